@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_engine::ports::{Class, GuestKind, GuestUuid, Sent};
+use homestak_engine::ports::{ErrorClass, GuestKind, GuestUuid, Sent};
 use homestak_providers::pve::error::{classify, classify_text, parse_forbidden};
 use homestak_providers::pve::identity::{self, Ownership};
 use homestak_providers::pve::property::Property;
@@ -221,9 +221,9 @@ fn task(value: &Value) {
     assert!(log_lines(value).len() <= rows);
 }
 
-fn judged(class: &Class) {
-    assert_ne!(*class, Class::Unreachable { sent: Sent::No });
-    assert_ne!(*class, Class::Bug);
+fn judged(class: &ErrorClass) {
+    assert_ne!(*class, ErrorClass::Unreachable { sent: Sent::No });
+    assert_ne!(*class, ErrorClass::Bug);
 }
 
 /// Two bytes of status, a line of reason, and a body. An answer came, so the request was sent:
@@ -241,14 +241,14 @@ fn fault(bytes: &[u8]) {
     assert!(!error.detail.is_empty(), "{status}: nothing was said");
     match status {
         595..=599 | 502 | 504 | 408 => {
-            assert_eq!(error.class, Class::Unreachable { sent: Sent::Maybe });
+            assert_eq!(error.class, ErrorClass::Unreachable { sent: Sent::Maybe });
         }
-        401 | 403 | 501 => assert_eq!(error.class, Class::Refused),
-        404 => assert_eq!(error.class, Class::Missing),
+        401 | 403 | 501 => assert_eq!(error.class, ErrorClass::Refused),
+        404 => assert_eq!(error.class, ErrorClass::Missing),
         _ => {}
     }
     if error.may_have_acted() {
-        assert_ne!(error.class, Class::Refused);
+        assert_ne!(error.class, ErrorClass::Refused);
     }
     if let Some(missing) = parse_forbidden(&phrase) {
         assert!(missing.path.starts_with('/') && !missing.any_of.is_empty());

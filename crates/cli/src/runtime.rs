@@ -97,7 +97,7 @@ pub(crate) async fn drive<T>(
         if std::mem::replace(&mut asked, true) {
             break None;
         }
-        interrupter.ask();
+        interrupter.request();
         screen.note(
             printer,
             "Stopping: waits end, nothing new is begun, and what cannot be left is finished. Interrupt again to leave at once.",

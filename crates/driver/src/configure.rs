@@ -1,7 +1,6 @@
-//! Makes nodes inside what their specs say: the site's specs, over SSH with the driver's keys.
+//! Applies the site's specs inside nodes, over SSH with the driver's keys.
 //!
-//! In: nodes that run. Out: what differs on them, or what they became.
-//! Never: a spec kept anywhere; it is resolved when it is used, secrets included.
+//! Specs are resolved when they are used, including secrets, and never stored.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,9 +21,11 @@ use homestak_core::plan::{
 };
 use homestak_core::resolve::ResolvedManifest;
 use homestak_core::resolve::site::unknown_keys;
-use homestak_engine::context::off;
+use homestak_engine::context::run_blocking;
 use homestak_engine::planning::PlanContext;
-use homestak_engine::ports::{Class, Configurer, Inner, Next, PortError, Remark, SpecComparison};
+use homestak_engine::ports::{
+    ConfigTarget, Configurer, ErrorClass, NextAction, PortError, ProviderEvent, SpecComparison,
+};
 use homestak_providers::push::{AgentBinary, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 
@@ -32,12 +33,12 @@ use crate::error::DriverError;
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
-/// Says why no node gets a spec whose SSH keys are unknown.
+/// Makes the error for a spec whose SSH keys are unknown.
 fn keys_unknown(session: &Session, spec: &str, why: &Diagnostic) -> DriverError {
     let source = session.catalog.sources.source(why.span.file);
     let file = source.map_or("secrets.yaml", |source| &source.path);
     let error = DriverError::refused(format!(
-        "Which SSH keys users of the spec `{spec}` have is not known: `{file}`: {}.",
+        "The SSH keys of the users of the spec `{spec}` are not known: `{file}`: {}.",
         why.message
     ));
     let error = DriverError {
@@ -45,23 +46,23 @@ fn keys_unknown(session: &Session, spec: &str, why: &Diagnostic) -> DriverError 
         ..error
     };
     let error = why.hint.iter().fold(error, DriverError::hint);
-    error.hint("nothing was changed: keys that are not known would be removed from the nodes")
+    error.hint("nothing was changed: unknown keys would be removed from the nodes")
 }
 
-/// Makes nodes what the specs of a site say.
+/// Applies the specs of a site.
 #[derive(Clone)]
 pub struct SiteConfigurer {
     session: Arc<Session>,
     keyring: Keyring,
     ssh_config: Option<PathBuf>,
     agent: PathBuf,
-    /// Where is remembered what the agent adds up to.
+    /// File with the cached checksum of the agent.
     memory: PathBuf,
     pusher: Arc<OnceLock<Pusher>>,
 }
 
 impl SiteConfigurer {
-    /// Takes specs from a site, and keys from the driver.
+    /// Uses the specs of a site and the keys of the driver.
     pub fn new(session: Arc<Session>, keyring: Keyring, settings: &DriverSettings) -> Self {
         Self {
             session,
@@ -73,7 +74,7 @@ impl SiteConfigurer {
         }
     }
 
-    /// Returns who carries specs; the program is read once.
+    /// Returns the client that applies specs; the agent program is read once.
     fn pusher(&self, doing: &str) -> Result<Pusher, PortError> {
         if let Some(pusher) = self.pusher.get() {
             return Ok(pusher.clone());
@@ -88,31 +89,32 @@ impl SiteConfigurer {
         spec_json(&self.session.catalog, spec, node, key?.trim())
     }
 
-    /// Returns the spec of a node, which must be the one that was planned with.
-    fn planned_text(&self, doing: &str, node: &Inner) -> Result<String, PortError> {
+    /// Returns the spec of a node, which must be the planned one.
+    fn planned_text(&self, doing: &str, node: &ConfigTarget) -> Result<String, PortError> {
         let spec = &node.config.spec;
         let key = self.keyring.driver_key().ok();
         let text = self.text(spec, (&node.node, &node.wanted), key.as_deref());
         let text = text.ok_or_else(|| {
-            let detail = format!("the site has no spec `{spec}` any more");
+            let detail = format!("the site no longer has a spec `{spec}`");
             PortError::refused(
                 doing,
                 detail,
-                "homestak manifest plan shows what is there now",
+                "homestak manifest plan shows the present state",
             )
         })?;
         if spec_digest(&text) != node.config.digest {
-            let detail =
-                format!("the spec `{spec}` or what it names was changed since the plan was made");
+            let detail = format!(
+                "the spec `{spec}`, or a document it refers to, was changed after the plan was made"
+            );
             return Err(PortError {
-                next: Next::NewPlan,
+                next: NextAction::NewPlan,
                 ..PortError::refused(doing, detail, "")
             });
         }
         Ok(text)
     }
 
-    fn way(&self, node: &Inner) -> Ssh {
+    fn way(&self, node: &ConfigTarget) -> Ssh {
         let (address, user) = (node.address, &node.wanted.user);
         Ssh::to(&self.keyring, address, user, node.guest.as_str())
             .with_connect_timeout(self.session.timeouts().of(Limit::Ssh))
@@ -124,9 +126,8 @@ impl SiteConfigurer {
 impl PlanContext for SiteConfigurer {
     type Error = DriverError;
 
-    /// Names nodes of the manifest that are recorded on hosts that the plan is not for: it leaves
-    /// them.
-    fn looking(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords) {
+    /// Reports nodes of the manifest that are recorded on hosts outside the plan.
+    fn observing(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords) {
         let (notices, manifest) = (&self.session.notices, &resolved.name);
         let mut others: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (_, record) in elsewhere.0.iter().filter(|(of, _)| of == manifest) {
@@ -136,13 +137,13 @@ impl PlanContext for SiteConfigurer {
         for (host, nodes) in others {
             let nodes = nodes.join("`, `");
             notices.notice(&format!(
-                "notice: `{manifest}` is on `{host}` too, with `{nodes}`; this plan is not for `{host}`"
+                "notice: `{manifest}` is on `{host}` too, with `{nodes}`; this plan does not include `{host}`"
             ));
         }
-        notices.detail(&format!("looking at {}", hosts.join(", ")));
+        notices.detail(&format!("observing {}", hosts.join(", ")));
     }
 
-    // Without the secrets it is unknown which SSH keys people have, and theirs would be removed.
+    // Without the secrets the SSH keys of users are unknown, and would be removed from nodes.
     async fn configs(
         &self,
         resolved: &ResolvedManifest,
@@ -164,7 +165,8 @@ impl PlanContext for SiteConfigurer {
             }
             if key.is_none() {
                 let keyring = self.keyring.clone();
-                let own = off("make the driver's SSH key", move || keyring.driver_key()).await;
+                let own =
+                    run_blocking("make the driver's SSH key", move || keyring.driver_key()).await;
                 key = own.ok();
             }
             if let Some(text) = self.text(&spec, (&node.name, wanted), key.as_deref()) {
@@ -191,16 +193,16 @@ impl PlanContext for SiteConfigurer {
 pub enum NotApplied {
     /// A simulated guest has no inside.
     Simulated,
-    /// It fetches its spec itself.
+    /// It fetches its spec from a server.
     Fetched,
-    /// Nodes that are not reached over SSH are not configured over it.
+    /// SSH is disabled for the manifest.
     NoSsh,
-    /// On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
+    /// On this machine a hypervisor is a homestak host, whatever its spec says about Proxmox VE.
     Hypervisor,
 }
 
 impl NotApplied {
-    /// Returns the reason, for a person.
+    /// Returns the reason as text.
     pub fn why(self) -> &'static str {
         match self {
             Self::Simulated => "it is simulated",
@@ -211,7 +213,7 @@ impl NotApplied {
     }
 }
 
-/// Returns why the spec of a node is not applied from here, when it has one and it is not.
+/// Returns why the spec of a node, if it has one, is not applied from here.
 pub fn not_applied(
     catalog: &Catalog,
     resolved: &ResolvedManifest,
@@ -233,7 +235,7 @@ pub fn not_applied(
     }
 }
 
-/// Says that the spec of a node is not applied, where nobody would expect that.
+/// Returns a notice for a spec that is, unexpectedly, not applied.
 pub fn notice_not_applied(
     catalog: &Catalog,
     resolved: &ResolvedManifest,
@@ -248,11 +250,11 @@ pub fn notice_not_applied(
 }
 
 impl SiteConfigurer {
-    /// Does something on the first port at which a node is reached.
+    /// Runs work on the first port on which a node accepts connections.
     fn at_first<T>(
         &self,
         doing: &str,
-        node: &Inner,
+        node: &ConfigTarget,
         ports: &[u16],
         mut work: impl FnMut(&Ssh) -> Result<T, PushError>,
     ) -> Result<T, PortError> {
@@ -274,11 +276,11 @@ impl SiteConfigurer {
 
 #[async_trait]
 impl Configurer for SiteConfigurer {
-    async fn check(&self, node: &Inner) -> Result<SpecComparison, PortError> {
+    async fn check(&self, node: &ConfigTarget) -> Result<SpecComparison, PortError> {
         let doing = format!("look inside `{}`", node.node);
         let (own, node, at) = (self.clone(), node.clone(), doing.clone());
         // Cancel safety: looking changes nothing.
-        off(&doing, move || {
+        run_blocking(&doing, move || {
             let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
             own.at_first(&at, &node, &node.ports, |ssh| pusher.check(ssh, &text))
         })
@@ -287,16 +289,15 @@ impl Configurer for SiteConfigurer {
 
     async fn converge(
         &self,
-        node: &Inner,
-        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+        node: &ConfigTarget,
+        hear: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError> {
         let doing = format!("configure `{}`", node.node);
         let (own, node, at) = (self.clone(), node.clone(), doing.clone());
-        // Cancel safety: the node goes on by itself; the next who asks finds what it became. Dropping
-        // the flag ends what follows it here.
+        // Cancel safety: the node continues on its own; the flag ends the thread that follows it.
         let dropped = Dropped::default();
         let is_dropped = dropped.0.clone();
-        off(&doing, move || {
+        run_blocking(&doing, move || {
             let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
             let after = own.way(&node).with_port(node.config.port);
             let hear = |event: &Event| tell(event, hear.as_ref());
@@ -310,17 +311,17 @@ impl Configurer for SiteConfigurer {
 
     async fn revert(
         &self,
-        node: &Inner,
+        node: &ConfigTarget,
         before: &AppliedSpec,
-        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+        hear: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError> {
         let doing = format!("undo the configuration of `{}`", node.node);
         let (own, node, before) = (self.clone(), node.clone(), before.clone());
         let at = doing.clone();
-        let undone = off(&doing, move || {
+        let undone = run_blocking(&doing, move || {
             let pusher = own.pusher(&at)?;
             let after = own.way(&node).with_port(before.port);
-            // It listens where the spec that is undone says, or where it did before.
+            // It listens on the port of the spec to be reverted, or on the one before.
             let mut ports = node.ports.clone();
             ports.sort_by_key(|port| *port != node.config.port);
             let digests = (node.config.digest.as_str(), before.digest.as_str());
@@ -329,22 +330,22 @@ impl Configurer for SiteConfigurer {
                 pusher.revert(ssh, &after, digests, &hear)
             })
         });
-        // Cancel safety: the node goes on by itself; the next who asks finds what it became.
+        // Cancel safety: the node continues by itself; the next who asks finds what it became.
         leavable(Duration::ZERO, undone).await
     }
 }
 
-/// Returns an error of the port. A node that does not let us in may still be creating its user when
-/// it boots for the first time; later it is tried a few times only.
-fn at_port(error: &PushError, doing: &str, node: &Inner) -> PortError {
+/// Converts an error. A node that denies access may still be creating its user on its first boot;
+/// later, access is retried a few times only.
+fn at_port(error: &PushError, doing: &str, node: &ConfigTarget) -> PortError {
     let mut worded = error.to_port_error(doing);
     if matches!(error, PushError::Ssh(SshError::Denied { .. })) && !node.is_new {
-        worded.class = Class::Broken;
+        worded.class = ErrorClass::Broken;
     }
     worded
 }
 
-/// Remembers that nobody waits any more.
+/// Sets a flag when it is dropped.
 #[derive(Default)]
 struct Dropped(Arc<AtomicBool>);
 
@@ -354,24 +355,24 @@ impl Drop for Dropped {
     }
 }
 
-/// Says an event of a node.
-fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
+/// Reports an event of a node.
+fn tell(event: &Event, hear: &(dyn Fn(ProviderEvent) + Send + Sync)) {
     match event {
         Event::Changes { changes } => {
-            hear(Remark::Began);
+            hear(ProviderEvent::Began);
             for change in changes {
                 if change.handling == Handling::Report {
                     let found = change.found.lines().next().unwrap_or_default();
-                    let text = format!("{} is {found}, and stays so", change.id);
-                    hear(Remark::Warning(text));
+                    let text = format!("{} is {found}, and is not changed", change.id);
+                    hear(ProviderEvent::Warning(text));
                 }
             }
         }
-        Event::Step { description } => hear(Remark::Doing(description.to_string())),
-        Event::Confirm { .. } => hear(Remark::Waiting("a new connection to it".to_owned())),
-        Event::Reverted { reason } => {
-            hear(Remark::Warning(format!("changes were reverted: {reason}")))
-        }
+        Event::Step { description } => hear(ProviderEvent::Doing(description.to_string())),
+        Event::Confirm { .. } => hear(ProviderEvent::Waiting("a new connection to it".to_owned())),
+        Event::Reverted { reason } => hear(ProviderEvent::Warning(format!(
+            "changes were reverted: {reason}"
+        ))),
         Event::Heartbeat | Event::End { .. } => {}
     }
 }
@@ -391,15 +392,15 @@ mod tests {
     use crate::hosts::local::LOCAL;
     use crate::hosts::sim::SIM;
 
-    /// A node that runs.
-    fn node(is_new: bool) -> Inner {
+    /// A running node.
+    fn node(is_new: bool) -> ConfigTarget {
         let wanted = json!({
             "uuid": "11111111-1111-4111-8111-111111111111", "kind": "vm", "host": "father",
             "cores": 1, "memory": 1024, "disk": 10, "storage": "local", "image_storage": "local",
             "source": "debian-12", "mac": "", "bridge": "vmbr0", "dns": [],
             "unprivileged": true, "hosts_guests": false, "user": "ops", "packages": [],
         });
-        Inner {
+        ConfigTarget {
             node: "web".to_owned(),
             host: "father".to_owned(),
             guest: serde_json::from_value(wanted["uuid"].clone()).expect("an identity"),
@@ -481,11 +482,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_let_us_in_is_waited_for_on_its_first_boot_only() {
+    fn denied_access_is_waited_for_on_the_first_boot_only() {
         let said = "ops@192.0.2.7: Permission denied (publickey)".into();
         let denied = PushError::Ssh(SshError::Denied { said });
         let class = |is_new| at_port(&denied, "configure", &node(is_new)).class;
-        assert!(matches!(class(true), Class::Unreachable { .. }));
-        assert_eq!(class(false), Class::Broken);
+        assert!(matches!(class(true), ErrorClass::Unreachable { .. }));
+        assert_eq!(class(false), ErrorClass::Broken);
     }
 }

@@ -1,4 +1,4 @@
-//! In what a node that runs differs from its spec.
+//! Compares a running node with its spec.
 
 use homestak_core::observed::PowerState;
 use homestak_core::plan::{PlanOptions, SpecComparison, Verb};
@@ -6,18 +6,18 @@ use homestak_core::plan::{PlanOptions, SpecComparison, Verb};
 use crate::configure::{NotApplied, not_applied};
 use crate::error::DriverError;
 use crate::job::Job;
-use crate::nodes::Known;
+use crate::nodes::RecordedNode;
 
-/// A node beside its spec.
+/// A node compared with its spec.
 pub struct Drift {
     /// Its spec.
     pub spec: String,
-    /// What differs.
+    /// The differences.
     pub found: SpecComparison,
 }
 
-/// Asks a node of a manifest what differs. The error says why it cannot be asked.
-pub async fn drift(job: &Job, known: &Known) -> Result<Drift, DriverError> {
+/// Compares a node with its spec. The error explains why that is not possible.
+pub async fn drift(job: &Job, known: &RecordedNode) -> Result<Drift, DriverError> {
     let name = known.name();
     let plan = job.plan(&PlanOptions::new(Verb::Apply)).await?;
     let node = plan.node(name);
@@ -42,16 +42,16 @@ pub async fn drift(job: &Job, known: &Known) -> Result<Drift, DriverError> {
     let power = node.and_then(|node| Some(node.found.as_ref()?.power));
     let why = match (unseen, power) {
         (Some(unseen), _) => &*unseen.why,
-        (None, Some(PowerState::Running)) => "it is replaced by the next apply",
+        (None, Some(PowerState::Running)) => "the next apply replaces it",
         (None, Some(PowerState::Stopped)) => "it does not run",
-        (None, Some(PowerState::Unknown)) => "whether it runs is not known",
-        (None, None) => "it is not there",
+        (None, Some(PowerState::Unknown)) => "its power state is not known",
+        (None, None) => "it does not exist",
     };
     let failed = DriverError::failed(format!(
-        "`{name}` could not be asked what it is like inside: {why}."
+        "`{name}` could not be compared with its spec: {why}."
     ))
     .hint(format!(
-        "homestak manifest status {} tells how it is",
+        "homestak manifest status {} shows its state",
         known.options()
     ));
     let hint = unseen.map(|unseen| &unseen.hint);

@@ -1,24 +1,21 @@
-//! Puts together what a run needs: journal, places, seeds, and whoever watches.
-//!
-//! In: a site, settings. Out: [`Driver`]: plans are made and carried out on it.
-//! Never: a decision; a second way to put it together.
+//! Puts together what a run needs: journal, hosts, first-boot data and configuration.
 
 use std::sync::Arc;
 
 use homestak_core::plan::{Plan, PlanOptions};
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest};
-use homestak_engine::events::{Hub, Observer};
-use homestak_engine::journal::{Ending, Journal, RunHead, RunId, Scope};
+use homestak_engine::events::{EventHub, Observer};
+use homestak_engine::journal::{Journal, RunId, RunOutcome, RunSummary, Scope};
 use homestak_engine::operate::{Limits, Operator, UndoItem, rollback_plan};
 use homestak_engine::planning::{PlanError, PlanRequest};
-use homestak_engine::ports::Places;
+use homestak_engine::ports::HostConnector;
 use homestak_providers::ssh::Keyring;
 
 use crate::configure::SiteConfigurer;
 use crate::error::DriverError;
 use crate::hosts::Hosts;
-use crate::runs::{Runs, Which};
-use crate::seeds::{SiteSeeds, keyring};
+use crate::runs::{RunSelector, Runs};
+use crate::seed_source::{SiteSeedSource, keyring};
 use crate::session::{Session, require_sound};
 use crate::settings::DriverSettings;
 
@@ -32,33 +29,33 @@ pub struct Driver {
     pub hosts: Arc<Hosts>,
     /// The driver's SSH keys.
     pub keyring: Keyring,
-    /// Makes nodes what their specs say.
+    /// Applies specs inside nodes.
     pub configurer: SiteConfigurer,
 }
 
-/// Opens the journal alone, for those who only look.
+/// Opens the journal only, for commands that only read.
 pub fn journal(settings: &DriverSettings) -> Result<Arc<dyn Journal>, DriverError> {
     Ok(Arc::new(homestak_store::Sqlite::open(&settings.state)?))
 }
 
 impl Driver {
     /// Puts everything together; events of runs go to the observer. Opens the journal, so that
-    /// asynchronous code calls it through [`off`](crate::off()).
+    /// asynchronous code calls it through [`run_blocking`](crate::run_blocking()).
     pub fn new(
         session: Arc<Session>,
         settings: &DriverSettings,
         observer: Arc<dyn Observer>,
     ) -> Result<Self, DriverError> {
         let clock = settings.time.clock();
-        let hub = Hub::new(observer, clock.clone());
+        let hub = EventHub::new(observer, clock.clone());
         let keyring = keyring(settings).with_timeouts(session.timeouts());
         let hosts = Hosts::new(session.clone(), hub.clone(), settings, keyring.clone());
         let hosts = Arc::new(hosts);
         let configurer = SiteConfigurer::new(session.clone(), keyring.clone(), settings);
         Ok(Self {
             operator: Operator {
-                places: hosts.clone(),
-                seeds: Arc::new(SiteSeeds::new(session.clone(), keyring.clone())),
+                connector: hosts.clone(),
+                seeds: Arc::new(SiteSeedSource::new(session.clone(), keyring.clone())),
                 configurer: Arc::new(configurer.clone()),
                 journal: journal(settings)?,
                 hub,
@@ -67,7 +64,7 @@ impl Driver {
                     timeouts: settings.timeouts,
                     ..Limits::default()
                 },
-                watcher: watcher(settings),
+                point_observer: point_observer(settings),
                 mark,
             },
             session,
@@ -82,8 +79,8 @@ impl Driver {
         &self.operator.journal
     }
 
-    /// Returns the runs of the site that flags choose.
-    pub fn runs<'a>(&'a self, which: &'a Which) -> Result<Runs<'a>, DriverError> {
+    /// Returns the selected runs of the site.
+    pub fn runs<'a>(&'a self, which: &'a RunSelector) -> Result<Runs<'a>, DriverError> {
         Ok(Runs {
             which,
             journal: self.journal(),
@@ -92,11 +89,11 @@ impl Driver {
     }
 
     /// Returns where places are found.
-    pub fn places(&self) -> &Arc<dyn Places> {
-        &self.operator.places
+    pub fn connector(&self) -> &Arc<dyn HostConnector> {
+        &self.operator.connector
     }
 
-    /// Looks, and makes a plan from what is there.
+    /// Observes hosts and makes a plan.
     pub async fn plan(
         &self,
         resolved: &ResolvedManifest,
@@ -119,7 +116,7 @@ impl Driver {
                 DriverError::of_host(scopes.first().map_or("", |scope| &scope.host), &error)
             }
             PlanError::Diagnostics(faults) => {
-                // Notices were shown when it was resolved first.
+                // Notices were reported when the manifest was resolved first.
                 let sound = require_sound(self.session.notices.as_ref(), &faults, &catalog.sources);
                 let unread = || DriverError::failed("The manifest could not be read.");
                 sound.err().unwrap_or_else(unread)
@@ -137,12 +134,14 @@ impl Driver {
         Ok(run.as_ref().map(rollback_plan).unwrap_or_default())
     }
 
-    /// Ends earlier runs on the same manifest and hosts that nobody carries out any more.
-    /// The caller holds their scopes.
-    pub async fn supersede(&self, runs: &[RunHead]) -> Result<(), DriverError> {
+    /// Marks earlier runs on the same manifest and hosts as superseded. The caller has locked their
+    /// scopes.
+    pub async fn supersede(&self, runs: &[RunSummary]) -> Result<(), DriverError> {
         for run in runs {
             let now = self.operator.clock.now();
-            self.journal().end(run.id, Ending::Superseded, now).await?;
+            self.journal()
+                .end(run.id, RunOutcome::Superseded, now)
+                .await?;
         }
         Ok(())
     }
@@ -154,12 +153,16 @@ fn mark() -> String {
 }
 
 #[cfg(debug_assertions)]
-fn watcher(settings: &DriverSettings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
+fn point_observer(
+    settings: &DriverSettings,
+) -> Option<Arc<dyn homestak_engine::operate::StepPointObserver>> {
     let moment = settings.crash_at?;
     Some(Arc::new(crate::crash::Crash::at(moment)))
 }
 
 #[cfg(not(debug_assertions))]
-fn watcher(_: &DriverSettings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
+fn point_observer(
+    _: &DriverSettings,
+) -> Option<Arc<dyn homestak_engine::operate::StepPointObserver>> {
     None
 }

@@ -1,7 +1,4 @@
-//! What went wrong: its kind, wording and hints in one place.
-//!
-//! In: errors of libraries. Out: [`DriverError`].
-//! Never: printing.
+//! Errors of the driver: kind, message and hints.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,19 +6,19 @@ use std::path::Path;
 use homestak_core::doc::decode::closest;
 use homestak_core::doc::{Code, Diagnostic, Diagnostics, Severity, Sources};
 use homestak_core::error::chain;
-use homestak_engine::ports::{Class, Next, PortError};
+use homestak_engine::ports::{ErrorClass, NextAction, PortError};
 use serde_json::{Value as Json, json};
 
-/// What kind of failure it is; exit codes follow from it.
+/// The kind of an error, which decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// It was tried and did not work, or a document is bad.
+    /// The operation failed, or a document has errors.
     Failed,
-    /// The command was not understood.
+    /// Invalid usage.
     Usage,
-    /// A guard said no.
+    /// Refused by a check.
     Refused,
-    /// It was stopped half-way.
+    /// Interrupted half-way.
     Stopped,
 }
 
@@ -37,20 +34,20 @@ impl ErrorKind {
     }
 }
 
-/// An error with what to do about it.
+/// An error with hints.
 #[derive(Debug)]
 pub struct DriverError {
-    /// What kind it is.
+    /// Its kind.
     pub kind: ErrorKind,
-    /// The code that explains it, when there is one.
+    /// The code of the diagnostic, if any.
     pub code: Option<Code>,
-    /// What happened: a sentence with a period, unless it ends in a value.
+    /// The message: a sentence with a period, unless it ends in a value.
     pub message: String,
-    /// What to do next.
+    /// Hints.
     pub hints: Vec<String>,
-    /// The class of the host's or node's error that it comes from.
-    pub class: Option<Class>,
-    /// What was found on the way, for JSON output; a person has seen it already.
+    /// The class of the underlying error of a host or node.
+    pub class: Option<ErrorClass>,
+    /// Diagnostics for JSON output; they were printed before.
     pub diagnostics: Option<Box<serde_json::Value>>,
 }
 
@@ -83,21 +80,21 @@ impl DriverError {
         }
     }
 
-    /// Adds what to do next.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// Says that something named does not exist, with the nearest name.
+    /// Makes an error for an unknown name, with the closest known name.
     pub fn unknown<'k>(what: &str, name: &str, known: impl Iterator<Item = &'k str>) -> Self {
         let known: Vec<&str> = known.collect();
         let error = Self {
             code: code_of(what),
             ..Self::failed(format!("There is no {what} `{name}`."))
         };
-        // A file's name is often typed with its ending.
+        // File names are often given with their extension.
         let stem = name.strip_suffix(".yaml").unwrap_or(name);
         if let Some(now) = renamed(stem)
             && what == "manifest"
@@ -108,13 +105,13 @@ impl DriverError {
         match closest(stem, known.iter().copied()) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None if known.is_empty() => error.hint(format!(
-                "there is no {what} at all; `homestak site show` tells where was looked"
+                "there are none; `homestak site show` prints the search path"
             )),
-            None => error.hint(format!("there is: {}", known.join(", "))),
+            None => error.hint(format!("available: {}", known.join(", "))),
         }
     }
 
-    /// Says what replaces a retired name.
+    /// Makes an error for a retired name.
     pub fn retired(name: &str, replacement: &str) -> Self {
         Self::failed(format!(
             "The scenario `{name}` is retired; manifests replace it."
@@ -122,17 +119,17 @@ impl DriverError {
         .hint(replacement)
     }
 
-    /// Says that a file could not be read or written.
+    /// Makes an error for a file.
     pub fn file(doing: &str, path: &Path, error: &dyn std::error::Error) -> Self {
         let mut message = format!("Cannot {doing} `{}`", path.display());
-        // The path is named already; the operating system's words are the rest.
+        // The path is in the message already.
         let whole = error.source().map_or_else(|| error.to_string(), chain);
         let cause = whole.rsplit_once("`: ").map_or(&*whole, |(_, cause)| cause);
         _ = write!(message, ": {cause}.");
         Self::failed(message)
     }
 
-    /// Words an error of a host for a person.
+    /// Converts an error of a host.
     pub fn of_host(name: &str, error: &PortError) -> Self {
         let failed = Self::failed(format!(
             "Cannot {}: {}.",
@@ -146,35 +143,35 @@ impl DriverError {
         let log = error.log.iter().map(|line| format!("log: {line}"));
         let hint = Some(error.hint.clone()).filter(|hint| !hint.is_empty());
         let made = log.chain(hint).fold(made, Self::hint);
-        if error.next == Next::Trust {
+        if error.next == NextAction::Trust {
             return made.hint(format!(
                 "homestak host trust {name} shows the fingerprint and records it"
             ));
         }
         match error.class {
-            Class::Unreachable { .. } => made.hint(format!(
-                "is `{name}` up, and its certificate trusted? homestak host trust {name}"
+            ErrorClass::Unreachable { .. } => made.hint(format!(
+                "check that `{name}` is up and its certificate is trusted: homestak host trust {name}"
             )),
-            Class::Refused
-            | Class::Partly
-            | Class::Missing
-            | Class::Busy
-            | Class::Broken
-            | Class::Bug => made,
+            ErrorClass::Refused
+            | ErrorClass::Partly
+            | ErrorClass::Missing
+            | ErrorClass::Busy
+            | ErrorClass::Broken
+            | ErrorClass::Bug => made,
         }
     }
 
-    /// Returns an error of a port. What a document lacks is refused: trying again changes nothing.
+    /// Converts to an error of a port; without a class, it is a refusal.
     pub fn at_port(&self, doing: &str) -> PortError {
         let detail = self.message.trim_end_matches('.').to_owned();
         PortError {
-            class: self.class.unwrap_or(Class::Refused),
+            class: self.class.unwrap_or(ErrorClass::Refused),
             ..PortError::refused(doing, detail, self.hints.join("; "))
         }
     }
 }
 
-/// Manifests that have another name now.
+/// Renamed manifests.
 const RENAMED: &[(&str, &str)] = &[
     ("n1-basic", "n1-push"),
     ("n2-quick", "n2-tiered"),
@@ -188,7 +185,7 @@ fn renamed(manifest: &str) -> Option<&'static str> {
     found.map(|(_, now)| *now)
 }
 
-/// The code that documents have for the same mistake.
+/// Returns the code that documents use for the same error.
 fn code_of(what: &str) -> Option<Code> {
     match what {
         "manifest" => Some(Code::NoSuchManifest),
@@ -199,7 +196,7 @@ fn code_of(what: &str) -> Option<Code> {
     }
 }
 
-/// Says a number with its noun.
+/// Formats a number with its noun.
 pub fn count(number: usize, noun: &str) -> String {
     if number == 1 {
         format!("1 {noun}")
@@ -208,7 +205,7 @@ pub fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Turns diagnostics into JSON, sorted by place.
+/// Converts diagnostics to JSON, sorted by location.
 pub fn diagnostics_json(faults: &Diagnostics, sources: &Sources) -> Json {
     let place = |span| {
         let location = sources.locate(span);
@@ -239,7 +236,7 @@ pub fn diagnostics_json(faults: &Diagnostics, sources: &Sources) -> Json {
         .into()
 }
 
-/// Makes a sentence of a fragment, without its period.
+/// Capitalizes the first letter.
 pub fn capitalized(fragment: &str) -> String {
     let mut characters = fragment.chars();
     let first = characters.next().into_iter();
@@ -362,17 +359,21 @@ impl From<homestak_engine::journal::JournalError> for DriverError {
     fn from(error: homestak_engine::journal::JournalError) -> Self {
         use homestak_engine::journal::JournalError;
         match error {
-            JournalError::Held { ref scope, .. } => Self::refused(format!("Not now: {error}."))
-                .hint("wait until it is done; `homestak manifest status` shows how far it is")
-                .hint(format!(
-                    "if it does not run any more: homestak manifest unlock -M {} -H {}",
-                    scope.manifest, scope.host
-                )),
+            JournalError::Held { ref scope, .. } => {
+                Self::refused(capitalized(&format!("{error}.")))
+                    .hint(
+                        "wait until it has finished; `homestak manifest status` shows its progress",
+                    )
+                    .hint(format!(
+                        "if it is no longer running: homestak manifest unlock -M {} -H {}",
+                        scope.manifest, scope.host
+                    ))
+            }
             JournalError::Lost { .. } => Self {
                 kind: ErrorKind::Stopped,
                 ..Self::failed(format!("Stopped: {error}."))
             }
-            .hint("nothing was undone; `homestak manifest status` shows how far it is"),
+            .hint("nothing was undone; `homestak manifest status` shows its state"),
             JournalError::Broken {
                 doing,
                 detail,
@@ -414,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trusting_a_host_is_suggested_for_its_certificate_and_not_for_a_word() {
+    fn host_trust_is_suggested_for_certificate_errors_only() {
         let hints = |next| {
             let error = PortError {
                 next,
@@ -422,7 +423,7 @@ mod tests {
             };
             DriverError::of_host("father", &error).hints.join("\n")
         };
-        assert!(hints(Next::Trust).contains("homestak host trust father"));
-        assert_eq!(hints(Next::Repeat), "");
+        assert!(hints(NextAction::Trust).contains("homestak host trust father"));
+        assert_eq!(hints(NextAction::Repeat), "");
     }
 }

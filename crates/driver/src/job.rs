@@ -1,7 +1,6 @@
-//! A manifest on its way: hold it, plan, check the hosts, carry it out.
+//! A manifest to be planned and executed: lock it, plan, check the hosts, execute, verify.
 //!
-//! In: a manifest and options. Out: a plan, and how a run ended.
-//! Never: a plan with refusals carried out; two runs on the same manifest and host at once.
+//! A plan with refusals is never executed; two runs never work on the same manifest and host.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,12 +8,12 @@ use std::sync::Arc;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Plan, PlanOptions, Verb};
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest};
-use homestak_engine::context::off;
+use homestak_engine::context::run_blocking;
 use homestak_engine::events::Observer;
-use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
+use homestak_engine::journal::{Lease, RunOutcome, RunSummary, Scope};
 use homestak_engine::operate::Interrupt;
 use homestak_engine::planning::records;
-use homestak_engine::verify::{Verdict, verify};
+use homestak_engine::verify::{NodeCheck, verify};
 use homestak_site::SiteSource;
 use serde_json::json;
 
@@ -22,26 +21,26 @@ use crate::driver::Driver;
 use crate::error::{DriverError, count};
 use crate::preflight::Severity;
 use crate::runs::{has_runs, is_unfinished, lost_id, of_others, whose};
-use crate::select::{Choice, select};
+use crate::select::{ManifestSelector, select};
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
-/// A manifest on its way.
+/// A manifest to be planned and executed.
 pub struct Job {
     /// The manifest.
     pub resolved: ResolvedManifest,
-    /// How it was chosen.
-    pub choice: Choice,
+    /// How it was selected.
+    pub choice: ManifestSelector,
     /// Everything a run needs.
     pub driver: Driver,
     request: ResolveOptions,
 }
 
 impl Job {
-    /// Resolves the manifest and puts together what carrying it out needs. A plan that was written
-    /// brings the id of its site, and whether the site was given it for the plan.
+    /// Resolves the manifest and opens what executing it needs. `site` is the site id of a plan
+    /// file, and whether the id was new when the plan was made.
     pub fn open(
-        choice: Choice,
+        choice: ManifestSelector,
         site: Option<(&SiteId, bool)>,
         mut session: Session,
         settings: &DriverSettings,
@@ -65,15 +64,14 @@ impl Job {
         &self.driver.session
     }
 
-    /// Returns what excludes what.
+    /// Returns the scopes of the manifest.
     fn scopes(&self) -> Result<Vec<Scope>, DriverError> {
         Ok(Scope::of_manifest(self.session().id()?, &self.resolved))
     }
 
-    /// Makes sure that nobody else works on the same, and that a site without an id is not one
-    /// that has lost it.
-    pub async fn hold(&self) -> Result<Box<dyn Lease>, DriverError> {
-        let lease = self.driver.journal().hold(&self.scopes()?).await?;
+    /// Locks the manifest on its hosts, and ensures that a site without an id has not lost it.
+    pub async fn lock(&self) -> Result<Box<dyn Lease>, DriverError> {
+        let lease = self.driver.journal().lock(&self.scopes()?).await?;
         let session = self.session();
         if session.has_id {
             return Ok(lease);
@@ -94,7 +92,7 @@ impl Job {
     }
 
     /// Returns runs of other sites on the same manifest and hosts.
-    async fn of_others(&self) -> Result<Vec<RunHead>, DriverError> {
+    async fn of_others(&self) -> Result<Vec<RunSummary>, DriverError> {
         let scopes = self.scopes()?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| &*scope.host).collect();
         let (journal, site) = (self.driver.journal(), self.session().id()?);
@@ -107,9 +105,9 @@ impl Job {
         .await
     }
 
-    /// Returns runs of other sites on any manifest, unless an older homestak left some without a
-    /// site: then this site may be one that never had an id.
-    async fn of_any_manifest(&self) -> Result<Vec<RunHead>, DriverError> {
+    /// Returns runs of other sites on any manifest; none when the journal has runs of the first
+    /// format, because then the site may never have had an id.
+    async fn of_any_manifest(&self) -> Result<Vec<RunSummary>, DriverError> {
         let journal = self.driver.journal();
         let runs = journal.runs(None).await?;
         if runs.iter().any(|run| run.site.is_none()) {
@@ -118,7 +116,7 @@ impl Job {
         of_others(None, &[], journal.as_ref(), Some(self.session().id()?)).await
     }
 
-    /// Looks and plans.
+    /// Observes hosts and makes a plan.
     pub async fn plan(&self, options: &PlanOptions) -> Result<Plan, DriverError> {
         let plan = self
             .driver
@@ -128,8 +126,8 @@ impl Job {
         Ok(plan)
     }
 
-    /// Names other sites that this one may be, when it has no id or the plan finds nothing of its
-    /// own: by runs on the same manifest and hosts, and by guests of a manifest of that name.
+    /// Reports other sites that this one may be, when it has no id or the plan finds none of its
+    /// guests: by runs on the same manifest and hosts, and by tags of guests.
     async fn notice_other_ids(&self, plan: &Plan) -> Result<(), DriverError> {
         let finds_none = plan.nodes.iter().all(|node| node.found.is_none());
         let removes_none = plan.verb != Verb::Apply && plan.is_empty();
@@ -158,11 +156,11 @@ impl Job {
         Ok(())
     }
 
-    /// Returns earlier runs on the same manifest and hosts that were not brought to an end.
-    pub async fn unfinished(&self) -> Result<Vec<RunHead>, DriverError> {
+    /// Returns unfinished runs on the same manifest and hosts.
+    pub async fn unfinished(&self) -> Result<Vec<RunSummary>, DriverError> {
         let scopes = self.scopes()?;
         let site = self.session().id()?;
-        let shares = |run: &RunHead| {
+        let shares = |run: &RunSummary| {
             run.is_of(site) && scopes.iter().any(|scope| run.hosts.contains(&scope.host))
         };
         let runs = self
@@ -170,35 +168,37 @@ impl Job {
             .journal()
             .runs(Some(&self.resolved.name))
             .await?;
-        let mut runs: Vec<RunHead> = runs.into_iter().filter(shares).collect();
-        // One that failed stays as it ended, but only the newest can still be resumed.
+        let mut runs: Vec<RunSummary> = runs.into_iter().filter(shares).collect();
+        // A failed run stays failed, and only the newest can be resumed.
         let newest = runs.first().map(|run| run.id);
         runs.retain(|run| {
-            let open = matches!(run.ended, None | Some((_, Ending::Stopped)));
+            let open = matches!(run.ended, None | Some((_, RunOutcome::Stopped)));
             open || is_unfinished(run) && Some(run.id) == newest
         });
         Ok(runs)
     }
 
-    /// Says that earlier runs are left behind, and ends those that are still open.
-    pub async fn take_over(&self, runs: &[RunHead]) -> Result<(), DriverError> {
+    /// Reports the runs that this one replaces, and ends those that are still open.
+    pub async fn take_over(&self, runs: &[RunSummary]) -> Result<(), DriverError> {
         for run in runs {
-            let how = run.ended.map_or("was cut off", |(_, ending)| match ending {
-                Ending::Stopped => "was stopped",
-                Ending::Stuck => "got stuck",
-                _ => "failed",
-            });
+            let how = run
+                .ended
+                .map_or("was interrupted", |(_, ending)| match ending {
+                    RunOutcome::Stopped => "was stopped",
+                    RunOutcome::Stuck => "got stuck",
+                    _ => "failed",
+                });
             self.session().notices.notice(&format!(
-                "Run {} ({}) {how}; this one takes over from what is there.",
+                "Run {} ({}) {how}; this run replaces it.",
                 run.id, run.verb
             ));
         }
-        let open = |run: &&RunHead| matches!(run.ended, None | Some((_, Ending::Stopped)));
-        let open: Vec<RunHead> = runs.iter().filter(open).cloned().collect();
+        let open = |run: &&RunSummary| matches!(run.ended, None | Some((_, RunOutcome::Stopped)));
+        let open: Vec<RunSummary> = runs.iter().filter(open).cloned().collect();
         self.driver.supersede(&open).await
     }
 
-    /// Checks every host of a plan. Findings are notices; failures refuse the plan.
+    /// Checks every host of a plan. Failures refuse the plan; other findings are reported.
     pub async fn preflight(&self, plan: &Plan) -> Result<(), DriverError> {
         let notices = &self.session().notices;
         let makes = Some(plan).filter(|plan| plan.verb == Verb::Apply);
@@ -229,47 +229,46 @@ impl Job {
             .into_iter()
             .filter(|fix| !fix.is_empty())
             .fold(refused, DriverError::hint);
-        Err(refused.hint("--skip-preflight goes on without these checks"))
+        Err(refused.hint("use --skip-preflight to continue without these checks"))
     }
 
-    /// Makes sure that what nodes are given is there, before anything is made.
+    /// Ensures that the SSH key for nodes exists.
     pub async fn require_keys(&self) -> Result<(), DriverError> {
         let keyring = self.driver.keyring.clone();
-        let own = off("make the driver's SSH key", move || keyring.driver_key()).await;
+        let own = run_blocking("make the driver's SSH key", move || keyring.driver_key()).await;
         let failed = |error| DriverError::of_host("the driver", &error);
         own.map(drop).map_err(failed)
     }
 
-    /// Carries a plan out. A site without an id is given one first: what is recorded is found again
-    /// by it.
+    /// Executes a plan. A site without an id gets one first, so that its guests can be found again.
     pub async fn carry_out(
         &self,
         verb: &str,
         plan: impl Into<Arc<Plan>>,
         interrupt: Interrupt,
-    ) -> Result<Ending, DriverError> {
+    ) -> Result<RunOutcome, DriverError> {
         let session = self.driver.session.clone();
-        crate::off::off(move || session.keep_id()).await?;
+        crate::blocking::run_blocking(move || session.keep_id()).await?;
         let operator = &self.driver.operator;
-        Ok(operator.carry_out(verb, plan, interrupt).await?.1)
+        Ok(operator.execute(verb, plan, interrupt).await?.1)
     }
 
-    /// Looks whether every node of a plan that was carried out is as it should be.
-    pub async fn verify(&self, plan: &Plan) -> Result<Vec<Verdict>, DriverError> {
+    /// Verifies every node of an executed plan.
+    pub async fn verify(&self, plan: &Plan) -> Result<Vec<NodeCheck>, DriverError> {
         let operator = &self.driver.operator;
         let records = records(operator.journal.as_ref(), &self.scopes()?).await?;
         let records: Vec<_> = records.values().cloned().collect();
-        Ok(verify(&operator.places, &operator.configurer, plan, &records).await)
+        Ok(verify(&operator.connector, &operator.configurer, plan, &records).await)
     }
 }
 
-/// Stops a plan that cannot be carried out.
+/// Fails when a plan has refusals.
 pub fn refusals(plan: &Plan) -> Result<(), DriverError> {
     if plan.refusals.is_empty() {
         return Ok(());
     }
     let refused = DriverError::refused(format!(
-        "The plan cannot be carried out: {}.",
+        "The plan cannot be executed: {}.",
         count(plan.refusals.len(), "refusal")
     ));
     Err(DriverError {

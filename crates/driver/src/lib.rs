@@ -1,9 +1,9 @@
-//! DRIVES: one pipeline for everybody who carries manifests out: open the site, connect hosts,
-//! observe, plan, check, execute, verify, report.
+//! Runs manifests for any front end: opens the site, connects to hosts, observes, plans, checks,
+//! executes, verifies and reports.
 //!
-//! In: values. Out: values, events, and errors with their kind.
-//! Never: printing, asking, reading arguments or the environment.
+//! Never prints, asks, or reads arguments or the environment.
 
+mod blocking;
 pub mod clock;
 pub mod configure;
 #[cfg(debug_assertions)]
@@ -13,10 +13,9 @@ mod driver;
 pub mod error;
 pub mod hosts;
 pub mod job;
-pub mod live;
 pub mod nodes;
 pub mod notices;
-mod off;
+pub mod observation;
 pub mod plan_file;
 pub mod preflight;
 mod process;
@@ -25,16 +24,16 @@ pub mod resume;
 pub mod rollback;
 pub mod runs;
 pub mod secrets;
-mod seeds;
+mod seed_source;
 pub mod select;
 pub mod session;
 pub mod settings;
 pub mod status;
 
+pub use blocking::run_blocking;
 pub use driver::{Driver, journal};
 pub use error::{DriverError, ErrorKind};
 pub use homestak_engine::events;
 pub use notices::Notices;
-pub use off::off;
 pub use session::{Session, require_sound};
 pub use settings::DriverSettings;

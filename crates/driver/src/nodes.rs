@@ -1,7 +1,4 @@
-//! Nodes that runs have made, by name, and the way to each.
-//!
-//! In: names and patterns, the journal. Out: nodes with what is remembered of them, connections.
-//! Never: a node that is guessed among several.
+//! Recorded nodes, selected by name or pattern, and SSH connections to them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,59 +13,59 @@ use homestak_providers::ssh::{INSTALL, Ssh, SshError};
 
 use crate::error::DriverError;
 use crate::hosts::HostTraits;
-use crate::runs::{Which, of_others, whose};
-use crate::seeds::keyring;
+use crate::runs::{RunSelector, of_others, whose};
+use crate::seed_source::keyring;
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
 pub use homestak_providers::ssh::{HostKeyPolicy, MAX_OUTPUT, Stream, shell_line};
 
-/// How often a node is tried that does not let in, and how long is waited in between: cloud-init
-/// starts the server of a new node again, which takes about a second.
+/// How often a connection is tried, and the pause in between: cloud-init restarts the SSH server of
+/// a new node, which takes about a second.
 const TRIES: u32 = 7;
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// A node that was made, or is being made.
+/// A recorded node.
 #[derive(Clone, Debug)]
-pub struct Known {
-    /// Manifest and host.
+pub struct RecordedNode {
+    /// Its manifest and host.
     pub scope: Scope,
-    /// What is remembered of it.
+    /// Its record.
     pub record: NodeRecord,
-    /// What its kind of host is like.
+    /// Properties of its kind of host.
     pub traits: HostTraits,
 }
 
-impl Known {
+impl RecordedNode {
     /// Returns its name.
     pub fn name(&self) -> &str {
         &self.record.name
     }
 
-    /// Returns the options that mean only this one.
+    /// Returns the command-line options that select this node.
     pub fn options(&self) -> String {
         format!("-M {} -H {}", self.scope.manifest, self.scope.host)
     }
 
-    /// Whether it is a container of Proxmox VE, which is told nothing on first boot but root's keys.
+    /// Returns whether it is a container on Proxmox VE, which gets only root's keys on first boot.
     fn is_foreign_container(&self) -> bool {
         self.record.guest.kind == GuestKind::Ct && !self.traits.seeds_containers
     }
 }
 
-/// Nodes that are recorded.
+/// Recorded nodes.
 pub struct Nodes {
     /// The nodes, by manifest, host and name.
-    pub list: Vec<Known>,
-    /// What to do when there is none.
+    pub list: Vec<RecordedNode>,
+    /// Hints for when there are none.
     hints: Vec<String>,
 }
 
-/// Returns every node of the site, by manifest, host and name.
+/// Returns the recorded nodes of the site, sorted by manifest, host and name.
 pub async fn all(
     journal: &dyn Journal,
     session: &Session,
-    which: &Which,
+    which: &RunSelector,
 ) -> Result<Nodes, DriverError> {
     let (manifest, host) = (which.manifest.as_deref(), which.host.as_deref());
     let mut scopes: BTreeSet<Scope> = BTreeSet::new();
@@ -81,7 +78,7 @@ pub async fn all(
     let mut list = Vec::new();
     for scope in scopes {
         for record in journal.records(&scope).await? {
-            list.push(Known {
+            list.push(RecordedNode {
                 traits: session.catalog.traits_of(&scope.host),
                 scope: scope.clone(),
                 record,
@@ -102,18 +99,18 @@ pub async fn all(
     Ok(Nodes { list, hints })
 }
 
-/// Returns the one node that is meant.
+/// Returns the selected node.
 pub async fn one(
     journal: &dyn Journal,
     session: &Session,
     node: &str,
-    which: &Which,
-) -> Result<Known, DriverError> {
+    which: &RunSelector,
+) -> Result<RecordedNode, DriverError> {
     named(&all(journal, session, which).await?, node).cloned()
 }
 
-/// Returns the nodes that are meant by names and patterns, each once, in order of all.
-pub fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<Known>, DriverError> {
+/// Returns the nodes that match names and patterns, each once, in the order of `nodes`.
+pub fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<RecordedNode>, DriverError> {
     let known = &nodes.list;
     let mut chosen: BTreeSet<usize> = BTreeSet::new();
     let words = wanted.iter().flat_map(|word| word.split(','));
@@ -123,11 +120,11 @@ pub fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<Known>, DriverErro
             chosen.extend(known.iter().position(|node| std::ptr::eq(node, one)));
             continue;
         }
-        let fits = |node: &Known| fits(word, node.name());
+        let fits = |node: &RecordedNode| fits(word, node.name());
         let fitting = known.iter().enumerate().filter(|(_, node)| fits(node));
         let fitting: Vec<usize> = fitting.map(|(at, _)| at).collect();
         if fitting.is_empty() {
-            return Err(none(nodes, format!("No node is called like `{word}`.")));
+            return Err(none(nodes, format!("No node matches `{word}`.")));
         }
         chosen.extend(fitting);
     }
@@ -137,19 +134,20 @@ pub fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<Known>, DriverErro
     Ok(chosen.into_iter().map(|at| known[at].clone()).collect())
 }
 
-/// Returns the one node of that name.
-pub fn named<'k>(nodes: &'k Nodes, name: &str) -> Result<&'k Known, DriverError> {
+/// Returns the only node of a name.
+pub fn named<'k>(nodes: &'k Nodes, name: &str) -> Result<&'k RecordedNode, DriverError> {
     let known = &nodes.list;
-    let found: Vec<&Known> = known.iter().filter(|node| node.name() == name).collect();
+    let found: Vec<&RecordedNode> = known.iter().filter(|node| node.name() == name).collect();
     match found.as_slice() {
         [] if known.is_empty() => Err(none(nodes, format!("There is no node `{name}`."))),
         [] => {
-            let names: BTreeSet<&str> = known.iter().map(Known::name).collect();
+            let names: BTreeSet<&str> = known.iter().map(RecordedNode::name).collect();
             Err(DriverError::unknown("node", name, names.into_iter()))
         }
         [one] => Ok(one),
         several => {
-            let error = DriverError::usage(format!("Which `{name}`? There are several."));
+            let error =
+                DriverError::usage(format!("There are several nodes `{name}`; choose one."));
             Err(several
                 .iter()
                 .fold(error, |error, node| error.hint(node.options())))
@@ -162,17 +160,17 @@ fn none(nodes: &Nodes, message: String) -> DriverError {
     if nodes.list.is_empty() {
         return nodes.hints.iter().fold(error, DriverError::hint);
     }
-    let names: BTreeSet<&str> = nodes.list.iter().map(Known::name).collect();
+    let names: BTreeSet<&str> = nodes.list.iter().map(RecordedNode::name).collect();
     let names: Vec<&str> = names.into_iter().collect();
-    error.hint(format!("there is: {}", names.join(", ")))
+    error.hint(format!("available: {}", names.join(", ")))
 }
 
-/// Tells whether a name fits a pattern, in which `*` is anything and `?` any one character.
+/// Returns whether a name matches a pattern with `*` and `?`.
 fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut in_name) = (0, 0);
-    // Where to go on when what follows the last star turns out not to fit.
+    // Where to continue when the part after the last star does not match.
     let mut again: Option<(usize, usize)> = None;
     while in_name < name.len() {
         match pattern.get(at) {
@@ -196,10 +194,11 @@ fn fits(pattern: &str, name: &str) -> bool {
     pattern[at..].iter().all(|one| *one == '*')
 }
 
-/// Returns names that tell nodes apart: the name alone where that is enough.
-pub fn labels(nodes: &[Known]) -> Vec<String> {
-    let count = |same: &dyn Fn(&Known) -> bool| nodes.iter().filter(|node| same(node)).count();
-    let label = |node: &Known| {
+/// Returns unambiguous labels: the name alone where that is enough.
+pub fn labels(nodes: &[RecordedNode]) -> Vec<String> {
+    let count =
+        |same: &dyn Fn(&RecordedNode) -> bool| nodes.iter().filter(|node| same(node)).count();
+    let label = |node: &RecordedNode| {
         let (scope, name) = (&node.scope, node.name());
         if count(&|other| other.name() == name) == 1 {
             return name.to_owned();
@@ -213,35 +212,41 @@ pub fn labels(nodes: &[Known]) -> Vec<String> {
     nodes.iter().map(label).collect()
 }
 
-/// A node with the way to it.
+/// An SSH connection to a node.
 #[derive(Clone, Debug)]
-pub struct Way {
-    /// The way.
+pub struct NodeConnection {
+    /// The SSH client.
     pub ssh: Ssh,
-    /// Whose word is taken for who it is.
+    /// How its host key is verified.
     pub trust: HostKeyPolicy,
-    node: Known,
+    node: RecordedNode,
     address: IpAddr,
     user: String,
     known_hosts: String,
     key: String,
 }
 
-/// Finds the way to a node.
-pub fn way(node: &Known, session: &Session, settings: &DriverSettings) -> Result<Way, DriverError> {
+/// Prepares the connection to a node.
+pub fn connection(
+    node: &RecordedNode,
+    session: &Session,
+    settings: &DriverSettings,
+) -> Result<NodeConnection, DriverError> {
     let name = node.name();
     if node.traits.is_simulated {
         return Err(
-            DriverError::refused(format!("`{name}` is simulated, so it runs no SSH."))
+            DriverError::refused(format!("`{name}` is simulated, and has no SSH."))
                 .hint("nodes on this machine do: homestak manifest apply -M NAME -H local"),
         );
     }
     let Some(address) = node.record.address else {
         return Err(
-            DriverError::failed(format!("No address of `{name}` is known yet.")).hint(format!(
-                "homestak manifest status {} shows how far it is",
-                node.options()
-            )),
+            DriverError::failed(format!("The address of `{name}` is not known yet.")).hint(
+                format!(
+                    "homestak manifest status {} shows its progress",
+                    node.options()
+                ),
+            ),
         );
     };
     let keyring = keyring(settings);
@@ -266,7 +271,7 @@ pub fn way(node: &Known, session: &Session, settings: &DriverSettings) -> Result
         .with_host_key_policy(trust)
         .with_connect_timeout(settings.timeouts.of(Limit::Ssh))
         .with_config_file(settings.ssh_config.clone());
-    let way = Way {
+    let way = NodeConnection {
         ssh,
         trust,
         node: node.clone(),
@@ -281,8 +286,8 @@ pub fn way(node: &Known, session: &Session, settings: &DriverSettings) -> Result
     Ok(way)
 }
 
-/// Returns the user that was made in a node. Runs of older versions did not write it down.
-fn user(node: &Known, session: &Session) -> String {
+/// Returns the login user of a node. Older versions did not record it.
+fn user(node: &RecordedNode, session: &Session) -> String {
     if let Some(user) = &node.record.user {
         return user.clone();
     }
@@ -291,9 +296,9 @@ fn user(node: &Known, session: &Session) -> String {
     user.map_or_else(|| DEFAULT_USER.to_owned(), ToString::to_string)
 }
 
-impl Way {
-    /// Does something over SSH, again for a while when the node may just be starting.
-    pub fn patiently<T>(
+impl NodeConnection {
+    /// Runs work over SSH, and retries it while the node may be starting.
+    pub fn with_retries<T>(
         &self,
         mut work: impl FnMut(&Ssh) -> Result<T, SshError>,
     ) -> Result<T, DriverError> {
@@ -307,7 +312,7 @@ impl Way {
         }
     }
 
-    /// Words an error for a person.
+    /// Converts an error.
     pub fn word(&self, error: &SshError) -> DriverError {
         let (name, address, user) = (self.node.name(), self.address, &self.user);
         let uuid = &self.node.record.guest.uuid;
@@ -316,31 +321,31 @@ impl Way {
             SshError::NotInstalled => DriverError::failed("ssh is not installed.").hint(INSTALL),
             SshError::Unreachable { said, .. } => {
                 let status = self.node.options();
-                DriverError::failed(format!("`{name}` is not reached at {address}: {said}."))
-                    .hint(format!("homestak manifest status {status} tells how it is"))
+                DriverError::failed(format!("`{name}` is not reachable at {address}: {said}."))
+                    .hint(format!("homestak manifest status {status} shows its state"))
                     .hint(format!("homestak console {name} works without SSH"))
             }
             SshError::HostKeyDiffers => DriverError::refused(format!(
-                "Whoever answers at {address} is not `{name}`: the host key is not the one that was made for it."
+                "The host key at {address} is not that of `{name}`."
             ))
-            .hint("another machine may have that address now; nothing was sent to it")
+            .hint("another machine may have this address now; nothing was sent to it")
             .hint(format!(
-                "if someone gave `{name}` a new key on purpose, write it after `{uuid}` in {file}"
+                "if `{name}` was given a new host key on purpose, write it after `{uuid}` in {file}"
             )),
             SshError::HostKeyUnknown if self.trust == HostKeyPolicy::Ask => DriverError::refused(
-                format!("Nobody has said yet whether the host key of `{name}` is the right one."),
+                format!("The host key of `{name}` is not confirmed yet."),
             )
             .hint(format!("homestak ssh {name} {} asks once", self.node.options())),
             SshError::HostKeyUnknown => {
                 DriverError::refused(format!("The host key of `{name}` is not known here."))
-                    .hint(format!("another driver made it, or {file} is gone"))
+                    .hint(format!("another driver created the node, or {file} was deleted"))
                     .hint(format!(
                         "read /etc/ssh/ssh_host_ed25519_key.pub at its console, and write it after `{uuid}` in {file}"
                     ))
             }
             SshError::Denied { said } => {
                 DriverError::failed(format!("`{name}` does not let `{user}` in: {said}.")).hint(
-                    format!("it must have the key of {key}; one that another driver made has another"),
+                    format!("it must accept the key {key}; a node created by another driver has another key"),
                 )
             }
             SshError::OutputTooLarge { .. } => {
@@ -361,7 +366,7 @@ mod tests {
     use super::fits;
 
     #[test]
-    fn patterns_fit_as_a_shell_takes_them() {
+    fn patterns_match_as_in_a_shell() {
         let yes = [
             ("*", ""),
             ("*", "web"),

@@ -1,7 +1,5 @@
-//! A plan in a file: the plan itself, and what it was made with, so that it can be made again.
-//!
-//! In: a plan. Out: JSON, and back; and what two plans differ in.
-//! Never: a plan of a form that is not known.
+//! Plans in files: the plan and the options it was made with, so that it can be compared with a new
+//! one before it is applied.
 
 use std::path::Path;
 
@@ -10,37 +8,37 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use crate::error::DriverError;
-use crate::select::Choice;
+use crate::select::ManifestSelector;
 
-/// What a plan was made with.
+/// The options of a plan.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Made {
-    /// Which manifest, and what was added to it.
+pub struct PlanFileOptions {
+    /// The manifest, and its overrides.
     #[serde(flatten)]
-    pub choice: Choice,
-    /// Whether guests that the manifest does not name any more go.
+    pub choice: ManifestSelector,
+    /// Whether guests that the manifest no longer names are destroyed.
     #[serde(default)]
     pub prune: bool,
-    /// How many levels of nodes.
+    /// How many levels of nodes are included.
     #[serde(default)]
     pub depth: Option<usize>,
-    /// What happens to the rest when a node fails.
+    /// What happens when a node fails.
     #[serde(default)]
     pub on_error: Option<OnError>,
-    /// How many nodes at once.
+    /// How many nodes are worked on at once.
     #[serde(default)]
     pub parallelism: Option<usize>,
-    /// Whether the site had no id yet, so that the plan's is a new one.
+    /// Whether the site had no id, so that the id of the plan is new.
     #[serde(default)]
     pub site_is_new: bool,
 }
 
-impl Made {
-    /// Adds what a plan of `apply` was made with to what is asked for now, so that it is made again.
-    pub fn recall(
+impl PlanFileOptions {
+    /// Fills in the options of a plan of `apply` where the command line gives none.
+    pub fn merge_into(
         self,
         plan: &Plan,
-        choice: &mut Choice,
+        choice: &mut ManifestSelector,
         options: &mut PlanOptions,
     ) -> Result<(), DriverError> {
         if plan.verb != Verb::Apply {
@@ -63,15 +61,20 @@ impl Made {
     }
 }
 
-/// Turns a plan into what is written.
-pub fn write(plan: &Plan, choice: &Choice, site_is_new: bool, options: &PlanOptions) -> Json {
+/// Converts a plan to JSON.
+pub fn write(
+    plan: &Plan,
+    choice: &ManifestSelector,
+    site_is_new: bool,
+    options: &PlanOptions,
+) -> Json {
     let mut choice = choice.clone();
-    // It is applied from wherever one is then.
+    // It may be applied from another directory.
     choice.file = choice
         .file
         .map(|file| std::path::absolute(&file).unwrap_or(file));
     let mut body = json!(plan);
-    body["options"] = json!(Made {
+    body["options"] = json!(PlanFileOptions {
         choice,
         prune: options.prune,
         depth: options.depth,
@@ -83,7 +86,7 @@ pub fn write(plan: &Plan, choice: &Choice, site_is_new: bool, options: &PlanOpti
 }
 
 /// Reads a plan from a file.
-pub fn read(path: &Path) -> Result<(Plan, Made), DriverError> {
+pub fn read(path: &Path) -> Result<(Plan, PlanFileOptions), DriverError> {
     let text =
         fs_err::read_to_string(path).map_err(|error| DriverError::file("read", path, &error))?;
     let wrong = |why: String| {
@@ -102,14 +105,12 @@ pub fn read(path: &Path) -> Result<(Plan, Made), DriverError> {
     Ok((plan, made))
 }
 
-/// Refuses a plan made now that does not do what one made before would do.
+/// Fails when a new plan would do something else than an earlier one.
 pub fn require_same(then: &Plan, now: &Plan) -> Result<(), DriverError> {
     if then.same_work(now) {
         return Ok(());
     }
-    let refused = DriverError::refused(
-        "The plan in the file does not fit what is there any more, so nothing was done.",
-    );
+    let refused = DriverError::refused("The plan in the file is out of date; nothing was done.");
     let differs = differences(then, now).into_iter();
     Err(differs
         .fold(refused, |refused, what| {
@@ -118,12 +119,12 @@ pub fn require_same(then: &Plan, now: &Plan) -> Result<(), DriverError> {
         .hint("homestak manifest plan shows what would be done now"))
 }
 
-/// Says what a plan made now differs in from one made before.
+/// Returns the differences of two plans as text.
 fn differences(then: &Plan, now: &Plan) -> Vec<String> {
     if let (Some(then), Some(now)) = (&then.site, &now.site)
         && then != now
     {
-        // Everything else differs with it.
+        // Everything else differs then, too.
         return vec![format!(
             "the plan is of the site `{then}`, and this site is `{now}`"
         )];
@@ -131,7 +132,7 @@ fn differences(then: &Plan, now: &Plan) -> Vec<String> {
     let mut said = Vec::new();
     for node in &then.nodes {
         match now.node(&node.name) {
-            None => said.push(format!("`{}` is not in it any more", node.name)),
+            None => said.push(format!("`{}` is no longer in the plan", node.name)),
             Some(other) if other.without_reasons() != node.without_reasons() => {
                 said.push(difference(node, other));
             }
@@ -165,16 +166,16 @@ fn difference(then: &NodePlan, now: &NodePlan) -> String {
     let name = &then.name;
     if then.action != now.action {
         return format!(
-            "`{name}`: it was to {}, and would be to {}",
+            "`{name}`: the action was {}, and is now {}",
             then.action.word(),
             now.action.word()
         );
     }
     if then.found != now.found {
-        return format!("`{name}`: its guest changed since");
+        return format!("`{name}`: its guest was changed");
     }
     if then.wanted != now.wanted {
-        return format!("`{name}`: what it should be changed since");
+        return format!("`{name}`: its definition was changed");
     }
-    format!("`{name}`: what it becomes inside changed since")
+    format!("`{name}`: its configuration was changed")
 }

@@ -1,7 +1,4 @@
-//! What a host must have for a run, and whether all hosts of a plan do.
-//!
-//! In: a plan, the site's documents. Out: findings, and a refusal when one is a failure.
-//! Never: a change.
+//! What a plan requires of a Proxmox VE host. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,10 +18,10 @@ pub use homestak_providers::finding::{Finding, Severity};
 pub use homestak_providers::pve::preflight::worst;
 pub use homestak_providers::pve::role::{Abilities, grants, is_verified, render};
 
-/// Storage of images and seeds, as every Proxmox VE has it.
+/// The storage of images and seeds, which every Proxmox VE has.
 const IMAGE_STORAGE: &str = "local";
 
-/// Returns what a plan makes on a host.
+/// Returns the guests that a plan creates on a host.
 pub(crate) fn made<'p>(plan: Option<&'p Plan>, host: &str) -> Vec<&'p plan::DesiredGuest> {
     let here = NodeLocation::Host(host.to_owned());
     let nodes = plan.iter().flat_map(|plan| &plan.nodes);
@@ -35,7 +32,7 @@ pub(crate) fn made<'p>(plan: Option<&'p Plan>, host: &str) -> Vec<&'p plan::Desi
         .collect()
 }
 
-/// What a plan needs of a host. Without a plan, what making machines needs of it.
+/// Returns what a plan requires of a host; without a plan, what creating virtual machines requires.
 pub(crate) fn wanted(
     name: &str,
     plan: Option<&Plan>,

@@ -1,7 +1,5 @@
-//! The one place of the driver that starts other programs: a key command, and this program again.
-//!
-//! In: a command line. Out: what it printed, or the process that goes on.
-//! Never: a secret in an argument; files and pipes carry those.
+//! Starts other programs: a key command, and this program itself. Secrets are passed in files and
+//! pipes, never in arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,10 +11,10 @@ use std::time::Duration;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::{environment, limit};
 
-/// How long a key command may take: a person may have to type a passphrase.
+/// Timeout of a key command: the user may have to enter a passphrase.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Settings that this program passes to itself. Tokens are not among them.
+/// Variables that are passed on to this program. Tokens are not among them.
 const AGAIN: &[&str] = &[
     "HOMESTAK_ROOT",
     "HOMESTAK_SITE_CONFIG",
@@ -25,14 +23,14 @@ const AGAIN: &[&str] = &[
     "NO_COLOR",
 ];
 
-/// Runs a shell command and returns what it printed, as sops does with `SOPS_AGE_KEY_CMD`.
+/// Runs a shell command and returns its output, as SOPS does with `SOPS_AGE_KEY_CMD`.
 pub(crate) fn output_of(line: &str) -> io::Result<String> {
-    // The command is the user's own and may need any variable, but not the keys themselves.
+    // The command may need any variable, except the keys themselves.
     let mut command = command("sh");
     command.env_clear();
     let kept = |name: &OsString| !name.to_string_lossy().starts_with("SOPS_AGE_KEY");
     command.envs(std::env::vars_os().filter(|(name, _)| kept(name)));
-    // In our own process group: it may ask a person at the terminal.
+    // In the same process group: it may ask at the terminal.
     command
         .arg("-c")
         .arg(line)
@@ -47,8 +45,8 @@ pub(crate) fn output_of(line: &str) -> io::Result<String> {
         .map_err(|_| io::Error::other("it printed something that is not text"))
 }
 
-/// Starts this program again, to go on when this one has ended: in a process group of its own, so
-/// that an interrupt at the terminal does not reach it, and with a file for what it says.
+/// Starts this program in the background: in a process group of its own, so that an interrupt at
+/// the terminal does not reach it, with its output in a log file.
 pub(crate) fn start_again(program: &Path, arguments: &[OsString], log: &Path) -> io::Result<Child> {
     let said = fs_err::OpenOptions::new()
         .create(true)

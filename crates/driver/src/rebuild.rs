@@ -1,7 +1,6 @@
-//! Records of nodes restored from the hosts, when the state directory was lost or is another.
+//! Rebuilds the records of nodes from the hosts, when the state directory was lost or is a new one.
 //!
-//! In: a site's manifests, its hosts. Out: what was recorded, what was refused and why.
-//! Never: a record of a guest that does not prove to be the site's.
+//! Only guests that prove to belong to the site are recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,34 +13,34 @@ use homestak_core::plan::{
     unknown_manifest,
 };
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
-use homestak_engine::journal::{Ending, Entry, Happened, Scope};
-use homestak_engine::look::look;
+use homestak_engine::journal::{Entry, RunOutcome, Scope, StepEvent};
+use homestak_engine::observe::observe;
 use homestak_engine::planning::records;
-use homestak_engine::ports::{Class, Places as _, PortError, Provider, Reach};
+use homestak_engine::ports::{ErrorClass, GuestAddress, HostConnector as _, PortError, Provider};
 
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::hosts;
-use crate::runs::{Which, lost_id};
+use crate::runs::{RunSelector, lost_id};
 use crate::session::require_sound;
 use crate::settings::DriverSettings;
 
-/// Restores records of the manifests and hosts that are meant. With `dry_run`, nothing is recorded.
+/// Rebuilds the records of the selected manifests and hosts. With `dry_run`, nothing is recorded.
 pub async fn rebuild(
     driver: &Driver,
     settings: &DriverSettings,
-    which: &Which,
+    which: &RunSelector,
     dry_run: bool,
-) -> Result<Summary, DriverError> {
+) -> Result<RebuildReport, DriverError> {
     let session = &driver.session;
     session.id()?;
     let manifests = session.catalog.manifests.keys();
     let manifests = chosen("manifest", which.manifest.as_ref(), manifests)?;
     let hosts = asked(driver, settings, which)?;
-    let mut summary = Summary {
-        // Whether there is a key before anybody needs one.
+    let mut summary = RebuildReport {
+        // Checked before a key is created.
         had_key: driver.keyring.own_file().exists(),
-        ..Summary::default()
+        ..RebuildReport::default()
     };
     for name in &manifests {
         for host in &hosts {
@@ -53,7 +52,7 @@ pub async fn rebuild(
             restore(driver, (name, host), (which, dry_run), &mut summary).await?;
         }
     }
-    // What no manifest of the site names may be on a host that none of them is for.
+    // Guests of unknown manifests may be on hosts that no manifest uses.
     for host in &hosts {
         if !summary.asked.contains(host) && !summary.lost.contains_key(host) {
             let seen = async { driver.hosts.host(host).await?.observe().await };
@@ -73,11 +72,11 @@ pub async fn rebuild(
     Ok(summary)
 }
 
-/// Returns the hosts that are asked. Those without a document are when they have anything.
+/// Returns the hosts to observe; built-in ones only when they have data.
 fn asked(
     driver: &Driver,
     settings: &DriverSettings,
-    which: &Which,
+    which: &RunSelector,
 ) -> Result<Vec<String>, DriverError> {
     let catalog = &driver.session.catalog;
     let mut hosts: BTreeSet<String> = catalog.guest_hosts().cloned().collect();
@@ -91,8 +90,8 @@ fn asked(
     chosen("host", named, hosts.iter())
 }
 
-/// Refuses to record anything for a site without an id, with the ids that guests carry.
-fn without_id(summary: &Summary) -> DriverError {
+/// Makes the error for a site without an id, with the ids found on guests.
+fn without_id(summary: &RebuildReport) -> DriverError {
     let refused =
         DriverError::refused("The site has no id, so that no guest can be shown to be its own.");
     if summary.sites.is_empty() {
@@ -103,7 +102,7 @@ fn without_id(summary: &Summary) -> DriverError {
     summary.other_sites().fold(refused, DriverError::hint)
 }
 
-/// Returns the one that is named, or all.
+/// Returns the selected one, or all.
 fn chosen<'k>(
     what: &'static str,
     named: Option<&String>,
@@ -118,30 +117,30 @@ fn chosen<'k>(
 
 /// What came of it.
 #[derive(Default)]
-pub struct Summary {
+pub struct RebuildReport {
     /// Whether the driver had a key before.
     had_key: bool,
-    /// Manifest, and what is recorded now.
+    /// New records, with their manifests.
     pub restored: Vec<(String, NodeRecord)>,
-    /// How many nodes were known before.
+    /// Nodes that were recorded before.
     pub known: BTreeSet<(String, String, String)>,
-    /// Those of them that have a guest.
+    /// Records of existing nodes that have a guest.
     before: Vec<NodeRecord>,
     /// What was not recorded, and why, by manifest.
     pub refused: Vec<(String, Refusal)>,
-    /// Hosts that could not be asked, and why.
+    /// Hosts that could not be observed, and why.
     pub lost: BTreeMap<String, String>,
-    /// Hosts that were looked at.
+    /// Observed hosts.
     asked: BTreeSet<String>,
-    /// Guests that carry a site, by where they are.
+    /// Guests with a site tag, by host and id.
     seen: BTreeMap<(String, GuestId), ObservedGuest>,
-    /// Identities of nodes.
+    /// Identities of nodes of the site.
     claimed: BTreeSet<GuestUuid>,
-    /// Other sites, and manifests of this one whose name their guests carry.
+    /// Other sites, with the manifests of this site whose names their guests carry.
     pub sites: BTreeMap<SiteId, BTreeSet<String>>,
 }
 
-impl Summary {
+impl RebuildReport {
     fn see(&mut self, guests: &[ObservedGuest]) {
         for guest in guests.iter().filter(|guest| guest.site.is_some()) {
             let at = (guest.host.clone(), guest.vmid);
@@ -149,19 +148,19 @@ impl Summary {
         }
     }
 
-    /// Finds guests of manifests that the site does not have, and guests of other sites with names
-    /// of manifests that nothing was found of: the site may have lost its id.
+    /// Finds guests of manifests that the site does not have, and guests of other sites with the
+    /// names of manifests that have no guests here: the site may have lost its id.
     fn strangers(
         &mut self,
         driver: &Driver,
         recorded: &OtherRecords,
-        which: &Which,
+        which: &RunSelector,
     ) -> Result<(), DriverError> {
         let (site, catalog) = (driver.session.id()?, &driver.session.catalog);
         let asked = |name: &str| which.manifest.as_ref().is_none_or(|one| one == name);
         let found: BTreeSet<String> = self.known.iter().map(|(name, ..)| name.clone()).collect();
         for guest in std::mem::take(&mut self.seen).into_values() {
-            // Of a manifest that is no document of the site, the journal may know all guests.
+            // The journal may record guests of a manifest that is not in the site.
             let claims = |uuid| self.claimed.contains(uuid) || recorded.has(uuid, guest.vmid);
             let known = |name: &str| catalog.manifests.contains_key(name);
             let stranger = unknown_manifest(site, &guest, known)
@@ -182,7 +181,7 @@ impl Summary {
         Ok(())
     }
 
-    /// Says which other sites have guests with names of manifests that nothing was found of.
+    /// Returns hints about other sites that this one may be.
     pub fn other_sites(&self) -> impl Iterator<Item = String> {
         self.sites.iter().map(|(id, names)| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -198,12 +197,12 @@ impl Summary {
     }
 }
 
-/// Restores what is known of the nodes of a manifest on a host.
+/// Rebuilds the records of a manifest on a host.
 async fn restore(
     driver: &Driver,
     (name, host): (&str, &str),
-    (which, dry_run): (&Which, bool),
-    summary: &mut Summary,
+    (which, dry_run): (&RunSelector, bool),
+    summary: &mut RebuildReport,
 ) -> Result<(), DriverError> {
     let request = ResolveOptions {
         host: Some(host.to_owned()),
@@ -224,7 +223,7 @@ async fn restore(
     if !scopes.iter().any(|scope| scope.host == host) {
         return Ok(());
     }
-    let _lease = driver.journal().hold(&scopes).await?;
+    let _lease = driver.journal().lock(&scopes).await?;
     summary.asked.insert(host.to_owned());
     let mut records = records(driver.journal().as_ref(), &scopes).await?;
     for record in records.values() {
@@ -260,25 +259,27 @@ async fn restore(
         for record in &new {
             let entry = Entry {
                 step: None,
-                happened: Happened::Settled,
+                happened: StepEvent::Settled,
                 at: now,
                 record: Some(record.clone()),
             };
             journal.append(run, &entry).await?;
         }
-        journal.end(run, Ending::Done, operator.clock.now()).await?;
+        journal
+            .end(run, RunOutcome::Done, operator.clock.now())
+            .await?;
     }
     let restored = new.into_iter().map(|record| (name.to_owned(), record));
     summary.restored.extend(restored);
     Ok(())
 }
 
-/// Finds guests level by level: those inside a node are seen once the node itself is known.
+/// Finds guests level by level: those inside a node are found once the node is.
 async fn find(
     driver: &Driver,
     (resolved, elsewhere): (&ResolvedManifest, &OtherRecords),
     records: &mut Records,
-    summary: &mut Summary,
+    summary: &mut RebuildReport,
 ) -> Result<(Plan, Vec<NodeRecord>), PortError> {
     let site = driver
         .session
@@ -287,7 +288,7 @@ async fn find(
     let options = PlanOptions::new(Verb::Apply);
     let (mut nodes, mut new): (Vec<NodePlan>, Vec<NodeRecord>) = (Vec::new(), Vec::new());
     loop {
-        let observations = look(driver.places(), resolved, records).await?;
+        let observations = observe(driver.connector(), resolved, records).await?;
         let inputs = PlanInputs {
             site,
             catalog: &driver.session.catalog,
@@ -318,9 +319,9 @@ async fn find(
             };
             let provider = match there.await {
                 Ok((provider, Some(there))) if there.uuid.is_some() => provider,
-                // Gone, or someone removed its tags, since the list was read.
+                // It was deleted, or its tags were removed, after the list was read.
                 Ok(_) => continue,
-                // It does not answer, or something about it contradicts its identity. Others do not.
+                // It does not answer, or contradicts its identity. Other guests are not affected.
                 Err(error) => {
                     let hint = match error.hint.is_empty() {
                         true => "homestak state rebuild records it once it answers".to_owned(),
@@ -328,7 +329,7 @@ async fn find(
                     };
                     let reason = Reason {
                         text: match error.class {
-                            Class::Refused => error.detail.to_string(),
+                            ErrorClass::Refused => error.detail.to_string(),
                             _ => error.to_string(),
                         },
                         ..Reason::default()
@@ -342,9 +343,9 @@ async fn find(
                     continue;
                 }
             };
-            // An address that is not known now is found by the next apply.
+            // The next apply finds an address that is not known now.
             let reach = provider.address(&record.guest).await;
-            record.address = reach.ok().and_then(Reach::address);
+            record.address = reach.ok().and_then(GuestAddress::address);
             level.push((node, record));
         }
         if level.is_empty() {
@@ -384,9 +385,9 @@ async fn provider(
     }
 }
 
-/// Returns nodes that this driver has no keys for, each with the commands that let it in.
+/// Returns nodes that this driver cannot log in to, with commands that grant access.
 pub fn locked_out<'s>(
-    summary: &'s Summary,
+    summary: &'s RebuildReport,
     driver: &Driver,
 ) -> Result<Vec<(&'s NodeRecord, Vec<String>)>, DriverError> {
     let keyring = &driver.keyring;
@@ -400,7 +401,7 @@ pub fn locked_out<'s>(
         }
         let word = |error: PortError| DriverError::of_host(&record.host, &error);
         let uuid = &record.guest.uuid;
-        // A container of Proxmox VE creates its own host key, and a person says whether it is that.
+        // A container of Proxmox VE creates its own host key, which the user confirms.
         let foreign = record.guest.kind == GuestKind::Ct && !traits.seeds_containers;
         let known = foreign || keyring.is_pinned(uuid).map_err(word)?;
         let mut lines = Vec::new();

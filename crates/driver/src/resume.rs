@@ -1,15 +1,13 @@
-//! Continues a run that was not brought to an end.
-//!
-//! Never: a run that someone else holds; a plan other than the recorded one.
+//! Resumes an unfinished run, with the plan it was started with.
 
 use homestak_core::plan::update_image_sources;
 use homestak_engine::operate::Interrupt;
 
 use crate::driver::Driver;
 use crate::error::DriverError;
-use crate::runs::{Chronicle, Ending, Lease, Run, Which, take};
+use crate::runs::{Lease, Run, RunOutcome, RunReport, RunSelector, take};
 
-/// A run that is held, to be continued.
+/// A locked run, to be resumed.
 pub struct Resume<'d> {
     /// The run.
     pub run: Run,
@@ -19,11 +17,11 @@ pub struct Resume<'d> {
 }
 
 impl<'d> Resume<'d> {
-    /// Takes the one unfinished run that is meant. `settled` names nodes whose failed steps a person
-    /// has settled.
+    /// Locks the selected unfinished run. `settled` names nodes whose failed steps the user has
+    /// resolved.
     pub async fn open(
         driver: &'d Driver,
-        which: &Which,
+        which: &RunSelector,
         settled: &'d [String],
     ) -> Result<Self, DriverError> {
         let head = driver.runs(which)?.unfinished().await?;
@@ -47,15 +45,15 @@ impl<'d> Resume<'d> {
         })
     }
 
-    /// Returns how far it is.
-    pub fn chronicle(&self) -> Chronicle {
-        let mut chronicle = Chronicle::of_run(&self.run);
-        chronicle.died();
-        chronicle
+    /// Returns its report so far.
+    pub fn report(&self) -> RunReport {
+        let mut report = RunReport::of_run(&self.run);
+        report.mark_interrupted();
+        report
     }
 
-    /// Continues it.
-    pub async fn carry_out(&self, interrupt: Interrupt) -> Result<Ending, DriverError> {
+    /// Resumes it.
+    pub async fn carry_out(&self, interrupt: Interrupt) -> Result<RunOutcome, DriverError> {
         let operator = &self.driver.operator;
         Ok(operator.resume(&self.run, self.settled, interrupt).await?)
     }

@@ -1,53 +1,51 @@
-//! Undoes what a run did, as far as that can be undone.
-//!
-//! Never: a run that someone else holds; a claim that something is undone that cannot be.
+//! Rolls back a run, as far as its steps can be undone.
 
 use homestak_engine::operate::Interrupt;
 
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::runs::{
-    Chronicle, Ending, Lease, Run, UndoEffect, UndoItem, Which, rollback_plan, take,
+    Lease, Run, RunOutcome, RunReport, RunSelector, UndoEffect, UndoItem, rollback_plan, take,
 };
 
-/// What is left to undo of a run.
+/// What is left to undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undo {
-    /// Something, or what is there has to be looked at.
+pub enum UndoState {
+    /// There is something to undo, or hosts have to be observed to find out.
     Due,
-    /// It was undone already.
+    /// It was rolled back already.
     Already,
-    /// It left nothing that could be undone.
+    /// Nothing can be undone.
     Nothing,
 }
 
-/// A run that is held, to be undone.
+/// A locked run, to be rolled back.
 pub struct Rollback<'d> {
     /// The run.
     pub run: Run,
-    /// What undoing it does.
+    /// The effects of the rollback.
     pub items: Vec<UndoItem>,
     /// What is left to undo.
-    pub undo: Undo,
+    pub undo: UndoState,
     driver: &'d Driver,
     _lease: Box<dyn Lease>,
 }
 
 impl<'d> Rollback<'d> {
-    /// Takes the run that is meant. Refused when nothing of it can be undone.
-    pub async fn open(driver: &'d Driver, which: &Which) -> Result<Self, DriverError> {
+    /// Locks the selected run. Fails when nothing of it can be undone.
+    pub async fn open(driver: &'d Driver, which: &RunSelector) -> Result<Self, DriverError> {
         let head = driver.runs(which)?.last().await?;
         let (lease, run) = take(&head, driver.journal()).await?;
         let ended = run.head.ended.map(|(_, ending)| ending);
         driver.session.limit(&run.plan.timeouts);
         let items = match ended {
-            Some(Ending::RolledBack) => rollback_plan(&run),
+            Some(RunOutcome::RolledBack) => rollback_plan(&run),
             _ => driver.operator.rollback_plan(&run).await,
         };
         let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
         let undo = match ended {
-            Some(Ending::RolledBack) => Undo::Already,
-            Some(Ending::Done) if of(UndoEffect::Undone).next().is_none() => {
+            Some(RunOutcome::RolledBack) => UndoState::Already,
+            Some(RunOutcome::Done) if of(UndoEffect::Undone).next().is_none() => {
                 let refused = DriverError::refused(format!(
                     "Nothing of run {} ({} `{}`) can be undone.",
                     run.head.id, run.head.verb, run.head.manifest
@@ -59,9 +57,9 @@ impl<'d> Rollback<'d> {
                 if !refused.hints.is_empty() {
                     return Err(refused);
                 }
-                Undo::Nothing
+                UndoState::Nothing
             }
-            _ => Undo::Due,
+            _ => UndoState::Due,
         };
         Ok(Self {
             run,
@@ -72,17 +70,16 @@ impl<'d> Rollback<'d> {
         })
     }
 
-    /// Returns how far the run came, without its errors: why it failed then says nothing about how
-    /// undoing it goes now.
-    pub fn chronicle(&self) -> Chronicle {
-        let mut chronicle = Chronicle::of_run(&self.run);
-        chronicle.died();
-        chronicle.clear_errors();
-        chronicle
+    /// Returns its report so far, without its errors, which say nothing about the rollback.
+    pub fn report(&self) -> RunReport {
+        let mut report = RunReport::of_run(&self.run);
+        report.mark_interrupted();
+        report.clear_errors();
+        report
     }
 
-    /// Undoes it.
-    pub async fn carry_out(&self, interrupt: Interrupt) -> Result<Ending, DriverError> {
+    /// Rolls it back.
+    pub async fn carry_out(&self, interrupt: Interrupt) -> Result<RunOutcome, DriverError> {
         let operator = &self.driver.operator;
         Ok(operator.roll_back(&self.run, interrupt).await?)
     }

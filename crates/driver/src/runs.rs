@@ -1,7 +1,5 @@
-//! Which run is meant: the newest of a manifest, or the only one that is unfinished.
-//!
-//! In: flags, the journal. Out: a run.
-//! Never: a guess between several.
+//! Selects runs of the journal: the newest of a manifest, or the only unfinished one. When several
+//! match, the user has to choose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,59 +9,60 @@ use homestak_core::plan::PLAN_FORMAT;
 
 use crate::error::DriverError;
 
-pub use homestak_engine::chronicle::{Chronicle, Row, Status};
-pub use homestak_engine::journal::{Ending, Journal, Run, RunHead};
 pub use homestak_engine::journal::{
-    Happened, Holding, JournalError, Lease, Life, RunFilter, RunId, SILENT, Scope, Trouble,
+    HEARTBEAT_TIMEOUT, HolderState, JournalError, Lease, LeaseHolder, RunFilter, RunId, Scope,
+    StepError, StepEvent,
 };
+pub use homestak_engine::journal::{Journal, Run, RunOutcome, RunSummary};
 pub use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem, rollback_plan};
+pub use homestak_engine::report::{ReportRow, RowStatus, RunReport};
 
-/// Which runs are meant.
+/// Selects runs.
 #[derive(Clone, Debug, Default)]
-pub struct Which {
-    /// Those on this manifest.
+pub struct RunSelector {
+    /// Runs on this manifest.
     pub manifest: Option<String>,
-    /// Those on this host.
+    /// Runs on this host.
     pub host: Option<String>,
 }
 
-/// Returns the host that a run is named by.
+/// Returns the first host of a run.
 pub fn first(hosts: &[String]) -> &str {
     hosts.first().map_or("", String::as_str)
 }
 
-/// Tells whether a run was not brought to an end.
-pub fn is_unfinished(run: &RunHead) -> bool {
+/// Returns whether a run is unfinished.
+pub fn is_unfinished(run: &RunSummary) -> bool {
     match run.ended {
         None => true,
         Some((_, ending)) => match ending {
-            Ending::Failed | Ending::Stopped | Ending::Stuck => true,
-            Ending::Done | Ending::RolledBack | Ending::Superseded => false,
+            RunOutcome::Failed | RunOutcome::Stopped | RunOutcome::Stuck => true,
+            RunOutcome::Done | RunOutcome::RolledBack | RunOutcome::Superseded => false,
         },
     }
 }
 
-/// Tells whether `resume` accepts a run.
-pub fn is_resumable(run: &RunHead) -> bool {
+/// Returns whether a run can be resumed.
+pub fn is_resumable(run: &RunSummary) -> bool {
     is_unfinished(run) && !is_outdated(run)
 }
 
-/// Tells whether a run was started by an older homestak and not brought to an end.
-pub fn is_outdated(run: &RunHead) -> bool {
+/// Returns whether a run is unfinished and was started by an older version.
+pub fn is_outdated(run: &RunSummary) -> bool {
     is_unfinished(run) && run.form != PLAN_FORMAT
 }
 
-/// Says that a run of an older homestak can only be left behind.
-pub fn outdated(run: &RunHead) -> String {
+/// Returns the message for a run of an older version.
+pub fn outdated(run: &RunSummary) -> String {
     format!(
-        "Run {} was started by an older homestak, so it can be neither resumed nor undone.",
+        "Run {} was started by an older version of homestak, and can be neither resumed nor rolled back.",
         run.id
     )
 }
 
-/// Says what to do first about a run of an older homestak. Before sites had an id, its guests got no
-/// identity of one.
-pub fn way_on(run: &RunHead) -> String {
+/// Returns the hint for a run of an older version. Before sites had an id, guests had no identity
+/// of a site.
+pub fn way_on(run: &RunSummary) -> String {
     if run.site.is_some() {
         return format!("{} continues from what is there", again(run));
     }
@@ -73,8 +72,8 @@ pub fn way_on(run: &RunHead) -> String {
     )
 }
 
-/// Returns the command that does again what a run was for.
-fn again(run: &RunHead) -> String {
+/// Returns the command that repeats a run.
+fn again(run: &RunSummary) -> String {
     let verb = match run.verb.as_str() {
         verb @ ("destroy" | "reidentify") => verb,
         _ => "apply",
@@ -82,20 +81,21 @@ fn again(run: &RunHead) -> String {
     format!("homestak manifest {verb} {}", flags(run))
 }
 
-/// Returns the flags that name a run among the newest ones: no two of a manifest share a host.
-pub fn flags(run: &RunHead) -> String {
+/// Returns the flags that select a run among the newest ones: no two runs of a manifest share a
+/// host.
+pub fn flags(run: &RunSummary) -> String {
     format!("-M {} -H {}", run.manifest, first(&run.hosts))
 }
 
-/// Returns the newest run of each other site on a manifest and hosts; without them, on any.
+/// Returns the newest run of each other site on a manifest and hosts, or on any.
 pub async fn of_others(
     manifest: Option<&str>,
     hosts: &[&str],
     journal: &dyn Journal,
     site: Option<&SiteId>,
-) -> Result<Vec<RunHead>, DriverError> {
-    let mut others: Vec<RunHead> = Vec::new();
-    // A site that has runs of its own has not lost its id.
+) -> Result<Vec<RunSummary>, DriverError> {
+    let mut others: Vec<RunSummary> = Vec::new();
+    // A site with runs of its own has not lost its id.
     if let Some(site) = site
         && has_runs(journal, site).await?
     {
@@ -111,14 +111,14 @@ pub async fn of_others(
     Ok(others)
 }
 
-/// Tells whether the journal knows runs of a site.
+/// Returns whether the journal has runs of a site.
 pub async fn has_runs(journal: &dyn Journal, site: &SiteId) -> Result<bool, DriverError> {
     let runs = journal.runs(None).await?;
     Ok(runs.iter().any(|run| run.site.as_ref() == Some(site)))
 }
 
-/// Says of which site a run is, and how this one gets that id.
-pub fn whose(run: &RunHead) -> String {
+/// Returns a hint about the site of a run.
+pub fn whose(run: &RunSummary) -> String {
     let id = run.site.as_ref().map_or("", SiteId::as_str);
     format!(
         "this state directory knows runs of `{}` on {} of the site `{id}`; \
@@ -128,7 +128,7 @@ pub fn whose(run: &RunHead) -> String {
     )
 }
 
-/// Says of which site guests are, and how this one gets that id.
+/// Returns a hint about the site of guests.
 pub fn lost_id(manifests: &str, id: &SiteId) -> String {
     format!(
         "guests of a manifest `{manifests}` carry the site `{id}`; \
@@ -136,19 +136,19 @@ pub fn lost_id(manifests: &str, id: &SiteId) -> String {
     )
 }
 
-/// The runs of a site that flags choose.
+/// Selected runs of a site.
 #[derive(Clone, Copy)]
 pub struct Runs<'a> {
-    /// Which they are.
-    pub which: &'a Which,
-    /// Where they are recorded.
+    /// The selection.
+    pub which: &'a RunSelector,
+    /// The journal.
     pub journal: &'a Arc<dyn Journal>,
     /// The site.
     pub site: &'a SiteId,
 }
 
 impl Runs<'_> {
-    /// Returns what to know when there is no such run: which other sites have one.
+    /// Returns hints for when no run matches: other sites that have one.
     pub async fn hints(&self) -> Result<Vec<String>, DriverError> {
         let (manifest, host) = (self.which.manifest.as_deref(), self.which.host.as_deref());
         let journal = self.journal.as_ref();
@@ -156,7 +156,7 @@ impl Runs<'_> {
         Ok(others.iter().map(whose).collect())
     }
 
-    /// Adds to an error which other sites have such runs.
+    /// Adds these hints to an error.
     async fn hinted(&self, error: DriverError) -> Result<DriverError, DriverError> {
         Ok(self
             .hints()
@@ -165,24 +165,24 @@ impl Runs<'_> {
             .fold(error, DriverError::hint))
     }
 
-    /// Returns them, newest first.
-    pub async fn listed(&self) -> Result<Vec<RunHead>, DriverError> {
-        Ok(self.journal.page(&self.filter()).await?)
+    /// Returns the runs, newest first.
+    pub async fn listed(&self) -> Result<Vec<RunSummary>, DriverError> {
+        Ok(self.journal.list_runs(&self.filter()).await?)
     }
 
-    /// Returns so many of them, the newest or those before one, and whether there are older ones.
+    /// Returns a page of runs, newest first, and whether there are older ones.
     pub async fn page(
         &self,
         limit: usize,
         before: Option<RunId>,
-    ) -> Result<(Vec<RunHead>, bool), DriverError> {
+    ) -> Result<(Vec<RunSummary>, bool), DriverError> {
         let filter = RunFilter {
             before,
-            // One more, to know whether there are more.
+            // One more, to detect older ones.
             limit: Some(limit + 1),
             ..self.filter()
         };
-        let mut runs = self.journal.page(&filter).await?;
+        let mut runs = self.journal.list_runs(&filter).await?;
         let more = runs.len() > limit;
         runs.truncate(limit);
         Ok((runs, more))
@@ -197,35 +197,35 @@ impl Runs<'_> {
         }
     }
 
-    /// Returns the newest of them. Newer runs on any host count, so that one that was replaced on
-    /// another host than the one that is named is not among them.
-    pub async fn current(&self) -> Result<Vec<RunHead>, DriverError> {
+    /// Returns the newest runs. A run that was replaced by a newer one on any of its hosts is not
+    /// among them.
+    pub async fn current(&self) -> Result<Vec<RunSummary>, DriverError> {
         let of_any_host = RunFilter {
             host: None,
             ..self.filter()
         };
-        let mut runs = newest(self.journal.page(&of_any_host).await?);
+        let mut runs = newest(self.journal.list_runs(&of_any_host).await?);
         let host = self.which.host.as_ref();
         runs.retain(|run| host.is_none_or(|host| run.hosts.contains(host)));
         Ok(runs)
     }
 
-    /// Returns the one run that is unfinished.
-    pub async fn unfinished(&self) -> Result<RunHead, DriverError> {
+    /// Returns the only unfinished run.
+    pub async fn unfinished(&self) -> Result<RunSummary, DriverError> {
         let current = self.current().await?;
         let mut runs = current.clone();
         runs.retain(is_unfinished);
         let none = DriverError::refused(match self.which.manifest.as_deref() {
-            Some(manifest) => format!("No run of `{manifest}` is unfinished."),
-            None => "No run is unfinished.".to_owned(),
+            Some(manifest) => format!("There is no unfinished run of `{manifest}`."),
+            None => "There is no unfinished run.".to_owned(),
         })
         .hint("homestak manifest history lists runs");
-        let several = "Which one? Several runs are unfinished.";
+        let several = "Several runs are unfinished; choose one.";
         self.only(runs, current.is_empty(), (none, several)).await
     }
 
-    /// Returns the newest run of the manifest that is named, or the only one that is unfinished.
-    pub async fn last(&self) -> Result<RunHead, DriverError> {
+    /// Returns the newest run of the selected manifest, or the only unfinished one.
+    pub async fn last(&self) -> Result<RunSummary, DriverError> {
         let Some(manifest) = &self.which.manifest else {
             return self.unfinished().await;
         };
@@ -233,19 +233,19 @@ impl Runs<'_> {
             format!(" on `{host}` that could be undone")
         });
         let none = DriverError::refused(format!("There is no run of `{manifest}`{on}."));
-        let several = "Which one? It ran on several hosts.";
+        let several = "There are runs on several hosts; choose one.";
         self.only(self.current().await?, true, (none, several))
             .await
     }
 
-    /// Returns the only run, or says that there is none, and whether it was replaced by one on other
-    /// hosts; or which there are.
+    /// Returns the only run; otherwise an error that lists the candidates, or mentions a run that
+    /// was replaced.
     async fn only(
         &self,
-        mut runs: Vec<RunHead>,
+        mut runs: Vec<RunSummary>,
         is_replaced: bool,
         (mut none, several): (DriverError, &str),
-    ) -> Result<RunHead, DriverError> {
+    ) -> Result<RunSummary, DriverError> {
         match (runs.pop(), runs.is_empty()) {
             (Some(one), true) => Ok(one),
             (Some(last), false) => {
@@ -263,7 +263,7 @@ impl Runs<'_> {
         }
     }
 
-    /// Reads the run of that number, or the newest of them.
+    /// Reads a run by its number, or the newest.
     pub async fn read(&self, number: Option<RunId>) -> Result<Run, DriverError> {
         let id = match number {
             Some(number) => Some(number),
@@ -282,24 +282,24 @@ impl Runs<'_> {
     }
 }
 
-/// Takes a run to resume or undo it, and reads it: it may have ended while it was not held.
+/// Locks a run and reads it: it may have ended before it was locked.
 pub(crate) async fn take(
-    head: &RunHead,
+    head: &RunSummary,
     journal: &Arc<dyn Journal>,
 ) -> Result<(Box<dyn Lease>, Run), DriverError> {
-    let lease = journal.hold(&head.scopes()).await?;
+    let lease = journal.lock(&head.scopes()).await?;
     let run = read(head, journal).await?;
     require_known_form(&run)?;
     Ok((lease, run))
 }
 
-/// Returns the runs that no newer run of the same manifest shares a host with. They come newest
-/// first.
-pub fn newest(mut runs: Vec<RunHead>) -> Vec<RunHead> {
+/// Returns the runs that no newer run of the same manifest shares a host with. The input is sorted
+/// newest first.
+pub fn newest(mut runs: Vec<RunSummary>) -> Vec<RunSummary> {
     let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     runs.retain(|run| {
         let hosts = seen.entry(run.manifest.clone()).or_default();
-        // What replaced it counts, whether or not that was replaced itself.
+        // Runs that were replaced themselves count, too.
         let fresh = run
             .hosts
             .iter()
@@ -309,8 +309,8 @@ pub fn newest(mut runs: Vec<RunHead>) -> Vec<RunHead> {
     runs
 }
 
-/// Says that a run was replaced.
-pub fn replaced(run: &RunHead) -> String {
+/// Returns the hint for a run that was replaced.
+pub fn replaced(run: &RunSummary) -> String {
     format!(
         "run {} ({} `{}` on {}) was replaced by a newer one on some of these hosts",
         run.id,
@@ -321,17 +321,17 @@ pub fn replaced(run: &RunHead) -> String {
 }
 
 /// Reads a run.
-pub async fn read(head: &RunHead, journal: &Arc<dyn Journal>) -> Result<Run, DriverError> {
+pub async fn read(head: &RunSummary, journal: &Arc<dyn Journal>) -> Result<Run, DriverError> {
     let run = journal.run(head.id).await?;
     run.ok_or_else(|| DriverError::failed(format!("There is no run {}.", head.id)))
 }
 
-/// Says how a run ended, in a word.
-pub fn word(run: &RunHead) -> &'static str {
+/// Returns the outcome as a word.
+pub fn word(run: &RunSummary) -> &'static str {
     run.ended.map_or("unfinished", |(_, ending)| ending.word())
 }
 
-/// Refuses a run of an older homestak: what its plan does not say would have to be guessed.
+/// Fails for a run of an older version, whose plan lacks what is needed.
 fn require_known_form(run: &Run) -> Result<(), DriverError> {
     if run.plan.format == PLAN_FORMAT {
         return Ok(());

@@ -1,7 +1,4 @@
-//! Which manifest a command is about: by name, from a file, or as JSON.
-//!
-//! In: a choice, a session. Out: the session with the manifest in it, resolved.
-//! Never: another way to find a manifest.
+//! Selects the manifest of a command: by name, from a file, or as JSON.
 
 use std::path::PathBuf;
 
@@ -14,44 +11,44 @@ use serde::{Deserialize, Serialize};
 use crate::error::DriverError;
 use crate::session::{Session, require_sound};
 
-/// Which manifest is meant, and what is added to it.
+/// Selects a manifest, with overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
-    /// Its name in the site.
+pub struct ManifestSelector {
+    /// Its name.
     #[serde(skip)]
     pub name: Option<String>,
-    /// Its file, when it is not one of the site.
+    /// Its file, if it is not part of the site.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// The manifest itself, as JSON.
+    /// Its content as JSON.
     #[serde(default)]
     pub json: Option<String>,
-    /// The host of nodes that name none.
+    /// The host of nodes without one.
     #[serde(default)]
     pub host: Option<String>,
-    /// How nodes learn what they should be, instead of what the manifest says.
+    /// The mode, instead of that of the manifest.
     #[serde(default)]
     pub mode: Option<Mode>,
 }
 
-impl Choice {
-    /// Tells whether a manifest is named.
+impl ManifestSelector {
+    /// Returns whether a manifest is selected.
     pub fn is_made(&self) -> bool {
         self.name.is_some() || self.file.is_some() || self.json.is_some()
     }
 }
 
-/// Finds and resolves the manifest, which is added to the site if need be. Its faults are handed
-/// over, and make this fail.
+/// Finds and resolves the manifest, after adding it to the site if needed. Its diagnostics are
+/// reported; errors make this fail.
 pub fn select(
-    choice: &Choice,
+    choice: &ManifestSelector,
     session: &mut Session,
 ) -> Result<(ResolvedManifest, ResolveOptions), DriverError> {
     let name = pick(choice, session)?.ok_or_else(|| {
         let known = session.catalog.manifests.keys();
         let known: Vec<&str> = known.map(String::as_str).collect();
-        DriverError::usage("Which manifest?")
-            .hint(format!("add `-M NAME`; there is: {}", known.join(", ")))
+        DriverError::usage("No manifest was given.")
+            .hint(format!("add `-M NAME`; available: {}", known.join(", ")))
     })?;
     let request = request(choice, session)?;
     let (resolved, faults) = manifest(&session.catalog, &name, &request);
@@ -61,8 +58,11 @@ pub fn select(
     Ok((resolved, request))
 }
 
-/// Returns the name of the manifest is chosen, after adding it to the site if need be.
-pub fn pick(choice: &Choice, session: &mut Session) -> Result<Option<String>, DriverError> {
+/// Returns the name of the selected manifest, after adding it to the site if needed.
+pub fn pick(
+    choice: &ManifestSelector,
+    session: &mut Session,
+) -> Result<Option<String>, DriverError> {
     if let Some(json) = &choice.json {
         let file = [".yaml", ".yml", ".json"]
             .iter()
@@ -96,7 +96,7 @@ pub fn pick(choice: &Choice, session: &mut Session) -> Result<Option<String>, Dr
     Ok(Some(name.clone()))
 }
 
-/// Inline JSON has no file that names it, so its own name counts.
+/// Inline JSON has no file name, so its own name counts.
 fn inline_name(json: &str) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_str(json).ok();
     let name = parsed
@@ -105,8 +105,11 @@ fn inline_name(json: &str) -> String {
     name.unwrap_or("inline").to_owned()
 }
 
-/// Returns what is added to the documents.
-pub fn request(choice: &Choice, session: &Session) -> Result<ResolveOptions, DriverError> {
+/// Returns the overrides for resolving.
+pub fn request(
+    choice: &ManifestSelector,
+    session: &Session,
+) -> Result<ResolveOptions, DriverError> {
     let unknown = |host: &&String| !session.catalog.has_host(host);
     if let Some(host) = choice.host.as_ref().filter(unknown) {
         return Err(

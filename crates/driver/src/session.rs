@@ -1,7 +1,4 @@
-//! A site opened for one command: found, loaded, decoded.
-//!
-//! In: settings. Out: [`Session`].
-//! Never: a command that loads a site in a way of its own.
+//! A site opened for one command: found, loaded and decoded.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,31 +21,30 @@ use crate::settings::DriverSettings;
 pub struct Session {
     /// Its documents.
     pub catalog: Catalog,
-    /// Which site it is, and why.
+    /// How the site was found.
     pub search: SiteSearch,
-    /// Files of the site that hold unsealed secrets.
+    /// Files of the site with unsealed secrets.
     pub plaintext: Vec<String>,
-    /// Its id; a new one that is not written anywhere yet for a site without. Unknown when the
-    /// file it is kept in is not valid.
+    /// Its id; a new one, not stored yet, for a site without. Unknown when its file is not valid.
     id: Result<SiteId, IdError>,
-    /// Whether the site has that id already.
+    /// Whether the site has the id already.
     pub has_id: bool,
-    /// Where state is kept, with the id of the built-in site.
+    /// The state directory, with the id of the built-in site.
     pub(crate) state: PathBuf,
-    /// Who hears notices.
+    /// Receives messages.
     pub notices: Arc<dyn Notices>,
-    /// The clock that everything waits by.
+    /// The clock.
     pub time: Time,
-    /// Whether the secrets that are read are sealed.
+    /// Whether the secrets are sealed.
     pub sealed: bool,
-    /// Time limits of flags and the environment, and those of the manifest below them.
+    /// Time limits of flags and the environment; those of the manifest come after them.
     flagged: Timeouts,
     timeouts: Mutex<Timeouts>,
 }
 
 impl Session {
     /// Finds, loads and decodes the site. Reads files, so that asynchronous code calls it through
-    /// [`off`](crate::off()).
+    /// [`run_blocking`](crate::run_blocking()).
     pub fn open(settings: &DriverSettings, notices: Arc<dyn Notices>) -> Result<Self, DriverError> {
         let search = find(&settings.candidates)?;
         let mut loaded = match &search.source {
@@ -87,19 +83,19 @@ impl Session {
         })
     }
 
-    /// Has the time limits of a manifest hold, where neither flags nor the environment set one.
+    /// Uses the time limits of a manifest, where neither flags nor the environment set one.
     pub fn limit(&self, manifest: &Timeouts) {
         let all = manifest.with(&self.flagged);
         *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner) = all;
     }
 
-    /// Returns the time limits that hold.
+    /// Returns the effective time limits.
     pub fn timeouts(&self) -> Timeouts {
         *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the site's id, or a new one for a site without. When the id is unknown, this shows
-    /// the faults and fails, so that nothing is done under a guess.
+    /// Returns the site's id, or a new one for a site without. Reports diagnostics and fails when
+    /// the id is not valid, so that nothing is done under a wrong one.
     pub fn id(&self) -> Result<&SiteId, DriverError> {
         self.id.as_ref().map_err(|error| {
             let failed = DriverError::from(error);
@@ -116,12 +112,12 @@ impl Session {
         })
     }
 
-    /// Returns the id that the site has, and `None` when it has none yet.
+    /// Returns the id of the site, if it has one.
     pub fn known_id(&self) -> Result<Option<&SiteId>, &IdError> {
         self.id.as_ref().map(|id| Some(id).filter(|_| self.has_id))
     }
 
-    /// Makes sure that a site without an id has not got one meanwhile.
+    /// Fails when the site has got an id in the meantime.
     pub fn require_none_yet(&self) -> Result<(), DriverError> {
         match read_id(&self.search.source, &self.state)? {
             Some(other) => Err(IdError::Conflict(other).into()),
@@ -129,8 +125,8 @@ impl Session {
         }
     }
 
-    /// Takes the id of a written plan for a site that has none, so that the plan still fits. Only
-    /// an id that was new with the plan: any other one is that of another site.
+    /// Uses the id of a plan file for a site without, if it was new with the plan. Any other id is
+    /// that of another site.
     pub fn expect_id(&mut self, id: &SiteId, is_new: bool) -> Result<(), DriverError> {
         if self.has_id {
             return Ok(());
@@ -150,7 +146,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes sure that the site has the id that guests are about to get; one without an id gets it.
+    /// Stores the id of a site that has none.
     pub fn keep_id(&self) -> Result<(), DriverError> {
         let id = self.id()?;
         let (added, file) = match &self.search.source {
@@ -176,7 +172,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gives the site another id, and returns where it is written.
+    /// Replaces the id of the site, and returns the file it is in.
     pub fn replace_id(&self, new: &SiteId) -> Result<PathBuf, DriverError> {
         Ok(match &self.search.source {
             SiteSource::Stock => id::replace_stock(&self.state, new)?,
@@ -186,8 +182,8 @@ impl Session {
 }
 
 impl Session {
-    /// Adds a document from a file, in place of the site's of that name, and returns its name: the
-    /// one that a manifest gives itself, else the file's.
+    /// Adds a document from a file, replacing that of the site with the same name, and returns its
+    /// name: the one in the manifest, or else that of the file.
     pub fn add_file(&mut self, kind: DocumentKind, path: &Path) -> Result<String, DriverError> {
         let bytes = fs_err::read(path).map_err(|error| DriverError::file("read", path, &error))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -228,8 +224,8 @@ fn read_id(chosen: &SiteSource, state: &Path) -> Result<Option<SiteId>, IdError>
     }
 }
 
-/// Opens sealed secrets with the keys of the standard places. Having no key is no fault of the
-/// site, so it is a notice; a file that was tampered with is one.
+/// Opens sealed secrets with the configured keys. A missing key is a notice; a damaged file is an
+/// error.
 fn unseal(text: &str, keys: &KeySources) -> Result<String, LoadProblem> {
     open(text, keys).map_err(|failure| LoadProblem {
         code: Code::Sealed,
@@ -243,19 +239,19 @@ fn unseal(text: &str, keys: &KeySources) -> Result<String, LoadProblem> {
     })
 }
 
-/// Stops when documents have faults, after handing them over.
+/// Reports diagnostics, and fails when there are errors.
 pub fn require_sound(
     notices: &dyn Notices,
     faults: &Diagnostics,
     sources: &Sources,
 ) -> Result<(), DriverError> {
-    // The driver has a key of its own; who else can log in is a question for `validate`.
+    // The driver has its own key; who else can log in is checked by `validate`.
     notices.diagnostics(&faults.without(Code::NoKeys), sources);
     if faults.errors() == 0 {
         return Ok(());
     }
-    let error = DriverError::failed("The documents have faults, so there is nothing to show.")
-        .hint("mend the faults above, then run the command again");
+    let error = DriverError::failed("The documents have errors.")
+        .hint("fix the errors above, then repeat the command");
     Err(DriverError {
         diagnostics: Some(Box::new(diagnostics_json(faults, sources))),
         ..error

@@ -1,7 +1,4 @@
-//! What the driver is told by whoever starts it.
-//!
-//! In: nothing. Out: [`DriverSettings`], complete.
-//! Never: read from the environment here.
+//! Settings of the driver, without defaults left open. The environment is read by the caller.
 
 use std::path::PathBuf;
 
@@ -9,43 +6,43 @@ use homestak_core::doc::timeouts::Timeouts;
 use homestak_site::Candidates;
 
 use crate::clock::Time;
-use crate::hosts::Kind;
+use crate::hosts::HostKind;
 use crate::secrets::KeySources;
 
 pub use homestak_providers::local::{ROOT as LOCAL_ROOT, VmEngine};
 
-/// Everything that decides how the driver works.
+/// Settings of the driver.
 #[derive(Clone)]
 pub struct DriverSettings {
-    /// Kinds of hosts that there are.
-    pub kinds: Vec<&'static Kind>,
-    /// Where a site may be.
+    /// Supported kinds of hosts.
+    pub kinds: Vec<&'static HostKind>,
+    /// Where sites are searched.
     pub candidates: Candidates,
-    /// Where state is kept.
+    /// The state directory.
     pub state: PathBuf,
-    /// This program, which the simulator and hosts inside nodes are started with.
+    /// The path of this program, which starts simulators and runs inside nodes.
     pub program: PathBuf,
-    /// Where the nodes of this machine are.
+    /// Directory of the nodes of this machine.
     pub local_root: PathBuf,
-    /// What `vm` nodes of this machine run in.
+    /// What runs `vm` nodes of this machine.
     pub vm_engine: VmEngine,
-    /// Whether nodes of this machine learn who they are from cloud-init.
+    /// Whether nodes of this machine use cloud-init.
     pub cloud_init: bool,
-    /// Mirror that images are built from; apt's when there is none.
+    /// Debian mirror for images; that of apt if `None`.
     pub debian_mirror: Option<String>,
-    /// How many times faster time goes in the simulator.
+    /// How many times faster than real time the simulator runs.
     pub sim_speed: f64,
-    /// The program that nodes get.
+    /// The agent program for nodes.
     pub agent: PathBuf,
-    /// Time limits that come before those of manifests.
+    /// Time limits that override those of manifests.
     pub timeouts: Timeouts,
-    /// Configuration of `ssh`, instead of the person's own.
+    /// Configuration file of `ssh`, instead of the user's.
     pub ssh_config: Option<PathBuf>,
-    /// Where keys that open sealed secrets are.
+    /// Sources of keys for sealed secrets.
     pub keys: KeySources,
-    /// The clock that everything waits by.
+    /// The clock.
     pub time: Time,
-    /// At which moment of a run the program ends itself; only tests set it.
+    /// Step point at which the program kills itself; for tests.
     #[cfg(debug_assertions)]
     pub crash_at: Option<u64>,
 }

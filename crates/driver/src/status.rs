@@ -1,5 +1,5 @@
-//! How the nodes of a run are doing: what is remembered of them, what the run did to them, and how
-//! their hosts say they are now.
+//! The status of the nodes of a run: their records, what the run did to them, and what their hosts
+//! report now.
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,39 @@ use jiff::Timestamp;
 
 use crate::driver::Driver;
 use crate::error::DriverError;
-use crate::live::{Live, ask, contacts};
+use crate::observation::{NodeObservation, ask, contacts};
 use crate::runs::{
-    Chronicle, Life, RunHead, Runs, Status, Which, is_resumable, is_unfinished, newest, read,
+    HolderState, RowStatus, RunReport, RunSelector, RunSummary, Runs, is_resumable, is_unfinished,
+    newest, read,
 };
 
-/// How one node is doing.
+/// The status of a node.
 pub struct NodeState {
-    /// How the run or its record has it.
-    pub status: Status,
+    /// Its status in the run, or from its record.
+    pub status: RowStatus,
     /// The host of the site it is on.
     pub host: String,
     /// The id of its guest.
     pub guest_id: Option<GuestId>,
-    /// Its address when it was last seen ready.
+    /// Its last known address.
     pub address: Option<String>,
-    /// What went wrong.
+    /// The error.
     pub error: Option<String>,
-    /// How it is now; `None` when nobody asked, or nobody answered.
-    pub live: Option<Live>,
+    /// Its observed state; `None` when it was not observed or did not answer.
+    pub live: Option<NodeObservation>,
     /// When it was last reached.
     pub contact: Option<Timestamp>,
 }
 
-/// How the nodes of a run are doing.
-pub struct RunState {
-    /// What the run did.
-    pub chronicle: Chronicle,
-    /// Who carries it out.
+/// The status of the nodes of a run.
+pub struct RunStatus {
+    /// The report of the run.
+    pub report: RunReport,
+    /// The process that executes it.
     pub holder: Option<String>,
     /// Its nodes, by name.
     pub nodes: BTreeMap<String, NodeState>,
-    /// Why hosts could not be asked.
+    /// Why hosts could not be observed.
     pub unasked: Option<String>,
     /// Whether it can be resumed.
     pub resumable: bool,
@@ -48,37 +49,36 @@ pub struct RunState {
     pub current: bool,
 }
 
-/// Which runs are meant.
-pub enum Chosen {
-    /// Several of several manifests: the newest of each.
-    Overview(Vec<RunHead>),
-    /// Those that are looked at, one by one.
-    Runs(Vec<RunHead>),
+/// The selected runs.
+pub enum StatusScope {
+    /// The newest run of each manifest.
+    Overview(Vec<RunSummary>),
+    /// Runs to show in detail.
+    Runs(Vec<RunSummary>),
 }
 
-/// Runs whose nodes are looked at.
+/// A query for the status of runs.
 pub struct StatusQuery<'d> {
     /// The runs.
     pub runs: Runs<'d>,
-    /// Which of them are meant.
-    pub chosen: Chosen,
+    /// The selected ones.
+    pub chosen: StatusScope,
     driver: &'d Driver,
-    all: Vec<RunHead>,
-    current: Vec<RunHead>,
+    all: Vec<RunSummary>,
+    current: Vec<RunSummary>,
 }
 
 impl<'d> StatusQuery<'d> {
-    /// Finds the newest runs of the manifest that is named; without a name the only one that is
-    /// unfinished, or all.
-    pub async fn open(driver: &'d Driver, which: &'d Which) -> Result<Self, DriverError> {
+    /// Selects the newest runs of the given manifest; without one, the only unfinished run, or all.
+    pub async fn open(driver: &'d Driver, which: &'d RunSelector) -> Result<Self, DriverError> {
         let runs = driver.runs(which)?;
         let all = runs.listed().await?;
         let current = runs.current().await?;
         let mut open = current.iter().filter(|run| is_unfinished(run));
         let chosen = match (&which.manifest, open.next(), open.next()) {
-            (Some(_), ..) => Chosen::Runs(newest(all.clone())),
-            (None, Some(one), None) => Chosen::Runs(vec![one.clone()]),
-            (None, ..) => Chosen::Overview(newest(all.clone())),
+            (Some(_), ..) => StatusScope::Runs(newest(all.clone())),
+            (None, Some(one), None) => StatusScope::Runs(vec![one.clone()]),
+            (None, ..) => StatusScope::Overview(newest(all.clone())),
         };
         Ok(Self {
             runs,
@@ -89,41 +89,41 @@ impl<'d> StatusQuery<'d> {
         })
     }
 
-    /// Looks at the nodes of a run. Hosts are asked, unless `offline`.
-    pub async fn of_run(&self, head: &RunHead, offline: bool) -> Result<RunState, DriverError> {
+    /// Returns the status of the nodes of a run. Hosts are observed, unless `offline`.
+    pub async fn of_run(&self, head: &RunSummary, offline: bool) -> Result<RunStatus, DriverError> {
         let (driver, journal) = (self.driver, self.driver.journal());
         let asked = match offline {
             true => None,
             false => Some(ask(head, driver).await),
         };
         let run = read(head, journal).await?;
-        let mut chronicle = Chronicle::of_run(&run);
-        // Held by someone who lives: it is being carried out.
+        let mut report = RunReport::of_run(&run);
+        // A live holder executes it.
         let mut holder = None;
         for scope in head.scopes() {
-            let held = journal.holding(&scope).await?;
-            let held = held.filter(|held| held.life != Life::Dead);
+            let held = journal.holder(&scope).await?;
+            let held = held.filter(|held| held.life != HolderState::Dead);
             holder = holder.or(held.map(|held| held.to_string()));
         }
         if holder.is_none() {
-            chronicle.died();
+            report.mark_interrupted();
         }
-        let mut nodes = self.recorded(head, &chronicle).await?;
+        let mut nodes = self.recorded(head, &report).await?;
         let (live, unasked) = match asked {
             Some(Ok(live)) => (live, None),
             Some(Err(error)) => (BTreeMap::new(), Some(error.message)),
             None => (BTreeMap::new(), None),
         };
-        let same = |run: &&RunHead| run.manifest == head.manifest && run.hosts == head.hosts;
-        let earlier: Vec<RunHead> = self.all.iter().filter(same).cloned().collect();
+        let same = |run: &&RunSummary| run.manifest == head.manifest && run.hosts == head.hosts;
+        let earlier: Vec<RunSummary> = self.all.iter().filter(same).cloned().collect();
         let contacts = contacts(&earlier, journal).await?;
         for (name, node) in &mut nodes {
             node.live = live.get(name).cloned();
             if let Some(live) = &mut node.live
                 && live.power == "absent"
-                && matches!(node.status, Status::Destroyed | Status::Absent)
+                && matches!(node.status, RowStatus::Destroyed | RowStatus::Absent)
             {
-                // That it is gone is what was asked for.
+                // Its absence was requested.
                 (live.differs, live.differences) = (Some(false), Vec::new());
             }
             let answered = node.live.as_ref().is_some_and(|live| live.answered);
@@ -133,9 +133,9 @@ impl<'d> StatusQuery<'d> {
             };
         }
         let current = self.current.contains(head);
-        Ok(RunState {
+        Ok(RunStatus {
             resumable: holder.is_none() && current && is_resumable(head),
-            chronicle,
+            report,
             holder,
             nodes,
             unasked,
@@ -143,27 +143,27 @@ impl<'d> StatusQuery<'d> {
         })
     }
 
-    /// Returns nodes as they are remembered, and as the run left those that it touched.
+    /// Returns nodes from their records, and from the run for those it touched.
     async fn recorded(
         &self,
-        head: &RunHead,
-        chronicle: &Chronicle,
+        head: &RunSummary,
+        report: &RunReport,
     ) -> Result<BTreeMap<String, NodeState>, DriverError> {
         let mut nodes: BTreeMap<String, NodeState> = BTreeMap::new();
         for scope in head.scopes() {
             for record in self.runs.journal.records(&scope).await? {
                 // A node that was moved has a record for each host.
-                let row = chronicle.nodes.iter().find(|row| row.name == record.name);
+                let row = report.nodes.iter().find(|row| row.name == record.name);
                 let is_here = row.is_some_and(|row| row.host == record.host);
                 if is_here || !nodes.contains_key(&record.name) {
                     nodes.insert(record.name.clone(), remembered(&record));
                 }
             }
         }
-        for row in &chronicle.nodes {
-            // What was not touched is as it is remembered.
+        for row in &report.nodes {
+            // Untouched nodes are as recorded.
             let untouched = row.phases.is_empty() && row.now.is_none();
-            if untouched && nodes.contains_key(&row.name) && row.status != Status::Interrupted {
+            if untouched && nodes.contains_key(&row.name) && row.status != RowStatus::Interrupted {
                 continue;
             }
             let state = NodeState {
@@ -184,10 +184,10 @@ impl<'d> StatusQuery<'d> {
 fn remembered(record: &NodeRecord) -> NodeState {
     NodeState {
         status: match record.status {
-            NodeStatus::Ready => Status::Completed,
-            NodeStatus::Created => Status::Pending,
-            NodeStatus::Creating | NodeStatus::Destroying => Status::Interrupted,
-            NodeStatus::Destroyed => Status::Destroyed,
+            NodeStatus::Ready => RowStatus::Completed,
+            NodeStatus::Created => RowStatus::Pending,
+            NodeStatus::Creating | NodeStatus::Destroying => RowStatus::Interrupted,
+            NodeStatus::Destroyed => RowStatus::Destroyed,
         },
         host: record.host.clone(),
         guest_id: record.guest.vmid,

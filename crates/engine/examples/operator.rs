@@ -1,8 +1,7 @@
-//! Figures of the operator, as JSON: `cargo run --release -p homestak-engine --example operator`.
+//! Performance figures of the operator as JSON:
+//! `cargo run --release -p homestak-engine --example operator`.
 //!
-//! In: the number of guests and hosts. Out: plan and apply on the simulator, and what the operator
-//! itself needs for very many nodes.
-//! Never: a real host.
+//! Plans and applies on the simulator, and measures what the operator needs for very many nodes.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,13 +22,14 @@ use homestak_core::plan::{
     AppliedSpec, ConfigPlan, DesiredGuest, NodePlan, OtherRecords, Plan, PlanOptions, Verb,
 };
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
-use homestak_engine::events::{Event, Hub, Observer, What};
+use homestak_engine::events::{Event, EventHub, EventKind, Observer};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::planning::{PlanContext, PlanRequest};
 use homestak_engine::ports::{
-    Capabilities, Configurer, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
-    Inventory, Leased, Mib, NewGuest, NewIdentity, ObservedGuest, ObservedHost, ObservedStorage,
-    Places, PortError, PowerState, Provider, Reach, Remark, Seed, Seeds, SpecComparison,
+    AddressLease, Capabilities, ConfigTarget, Configurer, Gib, GuestAddress, GuestKind, GuestRef,
+    GuestUuid, HostConnector, ImageRequest, Inventory, Mib, NewGuest, NewIdentity, ObservedGuest,
+    ObservedHost, ObservedStorage, PortError, PowerState, Provider, ProviderEvent, Seed,
+    SeedSource, SpecComparison, StopMode,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -47,8 +47,8 @@ const IMAGE: u64 = 1_572_864_000;
 struct Times(Mutex<BTreeMap<&'static str, (u32, f64, f64)>>);
 
 impl Observer for Times {
-    fn hear(&self, event: &Event) {
-        if let What::StepDone { step, seconds, .. } = &event.what {
+    fn on_event(&self, event: &Event) {
+        if let EventKind::StepDone { step, seconds, .. } = &event.kind {
             let mut times = self.0.lock().unwrap_or_else(|lock| lock.into_inner());
             let time = times.entry(step.word()).or_default();
             *time = (time.0 + 1, time.1 + seconds, time.2.max(*seconds));
@@ -63,7 +63,7 @@ fn site() -> SiteId {
 }
 
 #[async_trait]
-impl Seeds for Plain {
+impl SeedSource for Plain {
     async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
         Ok(FirstBootConfig::new(node, wanted, keys, None).into())
@@ -83,7 +83,7 @@ impl Seeds for Plain {
 impl PlanContext for Plain {
     type Error = Infallible;
 
-    fn looking(&self, _: &ResolvedManifest, _: &[&str], _: &OtherRecords) {}
+    fn observing(&self, _: &ResolvedManifest, _: &[&str], _: &OtherRecords) {}
 
     async fn configs(
         &self,
@@ -100,23 +100,23 @@ impl PlanContext for Plain {
 
 #[async_trait]
 impl Configurer for Plain {
-    async fn check(&self, _: &Inner) -> Result<SpecComparison, PortError> {
+    async fn check(&self, _: &ConfigTarget) -> Result<SpecComparison, PortError> {
         Ok(SpecComparison::default())
     }
 
     async fn converge(
         &self,
-        _: &Inner,
-        _: Arc<dyn Fn(Remark) + Send + Sync>,
+        _: &ConfigTarget,
+        _: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError> {
         Ok(false)
     }
 
     async fn revert(
         &self,
-        _: &Inner,
+        _: &ConfigTarget,
         _: &AppliedSpec,
-        _: Arc<dyn Fn(Remark) + Send + Sync>,
+        _: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError> {
         Ok(false)
     }
@@ -131,7 +131,7 @@ struct Cluster {
 }
 
 #[async_trait]
-impl Places for Cluster {
+impl HostConnector for Cluster {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         self.looks.fetch_add(1, Ordering::Relaxed);
         let mut open = self.open.lock().unwrap_or_else(|lock| lock.into_inner());
@@ -149,7 +149,7 @@ impl Places for Cluster {
         Ok(client)
     }
 
-    fn door(&self, _: &str) -> String {
+    fn endpoint(&self, _: &str) -> String {
         self.url.clone()
     }
 
@@ -157,7 +157,7 @@ impl Places for Cluster {
         Err(PortError::refused("open", "nothing is inside", ""))
     }
 
-    async fn answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(true)
     }
 }
@@ -218,17 +218,21 @@ async fn make_plan(
     plan.map_err(|error| format!("no plan: {error:?}").into())
 }
 
-fn operator(places: &Arc<dyn Places>, journal: &Arc<Sqlite>, times: &Arc<Times>) -> Operator {
+fn operator(
+    connector: &Arc<dyn HostConnector>,
+    journal: &Arc<Sqlite>,
+    times: &Arc<Times>,
+) -> Operator {
     let clock: SharedClock = Arc::new(WallClock);
     Operator {
-        places: places.clone(),
+        connector: connector.clone(),
         seeds: Arc::new(Plain),
         configurer: Arc::new(Plain),
         journal: journal.clone(),
-        hub: Hub::new(times.clone(), clock.clone()),
+        hub: EventHub::new(times.clone(), clock.clone()),
         clock,
         limits: Limits::default(),
-        watcher: None,
+        point_observer: None,
         mark: || "figures".to_owned(),
     }
 }
@@ -251,16 +255,16 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
         open: Mutex::default(),
         looks: AtomicUsize::new(0),
     });
-    let places: Arc<dyn Places> = cluster.clone();
+    let connector: Arc<dyn HostConnector> = cluster.clone();
     let directory = tempfile::tempdir()?;
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(guests, hosts)?;
     let times = Arc::new(Times::default());
-    let operator = operator(&places, &journal, &times);
+    let operator = operator(&connector, &journal, &times);
     let plan = Arc::new(make_plan(&operator, &documents).await?);
     let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
-    let (_, ending) = operator.carry_out("apply", plan, interrupt).await?;
+    let (_, ending) = operator.execute("apply", plan, interrupt).await?;
     let took = since(begun);
     let path = critical_path(&world);
     tokio::time::sleep(Duration::from_secs(11)).await;
@@ -390,7 +394,7 @@ impl Provider for Instantly {
         &self,
         _guest: &GuestUuid,
         _asked: Option<IpAddr>,
-    ) -> Result<Option<Leased>, PortError> {
+    ) -> Result<Option<AddressLease>, PortError> {
         Ok(None)
     }
 
@@ -408,8 +412,8 @@ impl Provider for Instantly {
         self.set(guest, Some(true));
         Ok(())
     }
-    async fn address(&self, _: &GuestRef) -> Result<Reach, PortError> {
-        Ok(Reach::At(IpAddr::from([10, 0, 0, 1])))
+    async fn address(&self, _: &GuestRef) -> Result<GuestAddress, PortError> {
+        Ok(GuestAddress::At(IpAddr::from([10, 0, 0, 1])))
     }
     async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
         Ok(())
@@ -420,7 +424,7 @@ impl Provider for Instantly {
     async fn reshape(&self, _: &GuestRef, _: u32, _: Mib) -> Result<(), PortError> {
         Ok(())
     }
-    async fn stop(&self, guest: &GuestRef, _: Halt) -> Result<(), PortError> {
+    async fn stop(&self, guest: &GuestRef, _: StopMode) -> Result<(), PortError> {
         self.set(guest, Some(false));
         Ok(())
     }
@@ -428,10 +432,10 @@ impl Provider for Instantly {
         self.set(guest, None);
         Ok(())
     }
-    async fn has_image(&self, _: &ImageWanted) -> Result<bool, PortError> {
+    async fn has_image(&self, _: &ImageRequest) -> Result<bool, PortError> {
         Ok(true)
     }
-    async fn ensure_image(&self, _: &ImageWanted) -> Result<(), PortError> {
+    async fn ensure_image(&self, _: &ImageRequest) -> Result<(), PortError> {
         Ok(())
     }
     async fn reidentify(&self, _: &GuestRef, _: &NewIdentity) -> Result<(), PortError> {
@@ -442,17 +446,17 @@ impl Provider for Instantly {
 struct There(Arc<Instantly>);
 
 #[async_trait]
-impl Places for There {
+impl HostConnector for There {
     async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.0.clone())
     }
-    fn door(&self, name: &str) -> String {
+    fn endpoint(&self, name: &str) -> String {
         name.to_owned()
     }
     async fn inside(&self, _: &str, _: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.0.clone())
     }
-    async fn answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(true)
     }
 }
@@ -460,16 +464,16 @@ impl Places for There {
 /// What the operator itself needs for many nodes.
 async fn alone(nodes: usize) -> Result<Value, Failure> {
     let before = resident("VmRSS")?;
-    let places: Arc<dyn Places> = Arc::new(There(Arc::default()));
+    let connector: Arc<dyn HostConnector> = Arc::new(There(Arc::default()));
     let directory = tempfile::tempdir()?;
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(nodes, 1)?;
-    let operator = operator(&places, &journal, &Arc::default());
+    let operator = operator(&connector, &journal, &Arc::default());
     let plan = Arc::new(make_plan(&operator, &documents).await?);
     let n_steps = plan.steps.len();
     let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
-    let (_, ending) = operator.carry_out("apply", plan.clone(), interrupt).await?;
+    let (_, ending) = operator.execute("apply", plan.clone(), interrupt).await?;
     let took = since(begun);
     let after = resident("VmHWM")?;
     let plan_bytes = serde_json::to_vec(&*plan)?.len();

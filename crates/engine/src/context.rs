@@ -1,29 +1,29 @@
-//! What a step belongs to: its run, its subject, and the number under which it may change its host.
+//! Task-local context of a step: its run's events, its subject and its fencing token.
 //!
-//! Clients of providers are shared by runs, so this goes with the task, like a span of a log. Work
-//! that leaves the task for a thread takes it along with [`off`].
+//! Clients of providers are shared between runs, so the context travels with the task, like a
+//! tracing span. [`run_blocking`] passes it on to the thread that does the work.
 
 use std::sync::Arc;
 
 use homestak_api::runtime;
 
-use crate::events::{RunHub, Subject, What};
+use crate::events::{EventKind, RunEvents, Subject};
 use crate::journal::Fence;
 use crate::ports::PortError;
 
-/// What a step belongs to.
+/// The context of a step.
 #[derive(Clone, Default)]
-pub(crate) struct Context {
-    /// Where events of its run are told; none outside of runs.
-    pub(crate) hub: Option<Arc<RunHub>>,
-    /// Node or image it is about, for remarks that name no guest.
+pub(crate) struct StepContext {
+    /// Events of its run; `None` outside of runs.
+    pub(crate) hub: Option<Arc<RunEvents>>,
+    /// Node or image it is about, for events that name no guest.
     pub(crate) subject: Subject,
-    /// The number under which its run holds the host.
+    /// The fencing token of its run for the host.
     pub(crate) fence: Option<Fence>,
 }
 
-impl Context {
-    pub(crate) fn new(hub: &Arc<RunHub>, subject: Subject, fence: Option<Fence>) -> Self {
+impl StepContext {
+    pub(crate) fn new(hub: &Arc<RunEvents>, subject: Subject, fence: Option<Fence>) -> Self {
         Self {
             hub: Some(hub.clone()),
             subject,
@@ -33,37 +33,37 @@ impl Context {
 }
 
 tokio::task_local! {
-    static CONTEXT: Context;
+    static CONTEXT: StepContext;
 }
 
-/// Does work that belongs to a step.
-pub(crate) async fn within<T>(context: Context, work: impl Future<Output = T>) -> T {
+/// Runs work in the context of a step.
+pub(crate) async fn with_context<T>(context: StepContext, work: impl Future<Output = T>) -> T {
     CONTEXT.scope(context, work).await
 }
 
-/// Returns what the current task belongs to.
-pub(crate) fn current() -> Context {
+/// Returns the context of the current task.
+pub(crate) fn current() -> StepContext {
     CONTEXT.try_with(Clone::clone).unwrap_or_default()
 }
 
-/// Returns the number under which the current task may change its host. A provider that can refuses
-/// an older number than the highest it has seen of the same scope.
+/// Returns the fencing token of the current task. A provider that supports it refuses a token older
+/// than the highest it has seen for the same scope.
 pub fn fence() -> Option<Fence> {
     current().fence
 }
 
-/// Does work under a number that came from another process.
-pub async fn fenced<T>(fence: Option<Fence>, work: impl Future<Output = T>) -> T {
-    let context = Context {
+/// Runs work with a fencing token that was passed by another process.
+pub async fn with_fence<T>(fence: Option<Fence>, work: impl Future<Output = T>) -> T {
+    let context = StepContext {
         fence,
-        ..Context::default()
+        ..StepContext::default()
     };
-    within(context, work).await
+    with_context(context, work).await
 }
 
-/// Does work that waits by itself, for a program, a lock or a disk, on a thread that may wait; it
-/// belongs to what the current task belongs to. A caller that is dropped does not stop it.
-pub async fn off<T: Send + 'static>(
+/// Runs blocking work (a program, a lock, a disk) on a separate thread, in the context of the
+/// current task. Dropping the future does not stop the work.
+pub async fn run_blocking<T: Send + 'static>(
     doing: &str,
     work: impl FnOnce() -> Result<T, PortError> + Send + 'static,
 ) -> Result<T, PortError> {
@@ -72,11 +72,11 @@ pub async fn off<T: Send + 'static>(
     done.map_err(|error| PortError::bug(doing, &error))?
 }
 
-/// Tells those who watch the run what the current step waits for.
-pub fn waits_for(what: &str) {
-    let Context { hub, subject, .. } = current();
+/// Emits an event about what the current step waits for.
+pub fn report_waiting(what: &str) {
+    let StepContext { hub, subject, .. } = current();
     if let Some(hub) = hub {
         let what = what.to_owned();
-        hub.tell(What::Waiting { subject, what });
+        hub.emit(EventKind::Waiting { subject, what });
     }
 }

@@ -1,7 +1,6 @@
-//! What happens, as it happens: the terminal, JSON lines and reports are all made from this.
+//! Events of runs, from which the terminal output, JSON lines and reports are made.
 //!
-//! In: what the operator does. Out: [`Event`] to whoever listens.
-//! Never: a decision; nothing waits for a listener.
+//! Observers are called synchronously and must not block; nothing is decided by them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,20 +11,20 @@ use homestak_core::plan::{Action, StepKind};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use crate::context::{self, Context};
-use crate::journal::{Ending, RunId, Trouble};
-use crate::ports::{GuestId, GuestUuid, Listener, Remark};
+use crate::context::{self, StepContext};
+use crate::journal::{RunId, RunOutcome, StepError};
+use crate::ports::{GuestId, GuestUuid, ProgressListener, ProviderEvent};
 
-/// Something that happened.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
-    /// In which run.
+    /// The run.
     pub run: RunId,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// What an event is about. Serialized as text.
@@ -61,9 +60,9 @@ impl Serialize for Subject {
     }
 }
 
-/// A node as a run begins.
+/// A node of the plan, as reported when a run starts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cast {
+pub struct PlannedNode {
     /// Its name.
     pub name: String,
     /// The node it runs on.
@@ -79,19 +78,19 @@ pub struct Cast {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum What {
-    /// A run began, or goes on.
+pub enum EventKind {
+    /// A run started, or was resumed.
     RunStarted {
-        /// What it is for.
+        /// The command that started it.
         verb: String,
         /// The manifest.
         manifest: String,
-        /// Whether it goes on from an earlier one.
+        /// Whether it continues an earlier one.
         resumed: bool,
         /// Every node of the plan.
-        nodes: Vec<Cast>,
+        nodes: Vec<PlannedNode>,
     },
-    /// A step began.
+    /// A step started.
     StepStarted {
         /// Node or image it is about.
         subject: Subject,
@@ -104,24 +103,24 @@ pub enum What {
     Waiting {
         /// Node or image it is about.
         subject: Subject,
-        /// What for.
+        /// What it waits for.
         what: String,
     },
-    /// What a step does just now.
+    /// What a step is doing.
     Doing {
         /// Node it is about.
         subject: Subject,
-        /// What.
+        /// What it is doing.
         what: String,
     },
-    /// Something a person should know.
+    /// A warning.
     Warning {
         /// Node or image it is about, or the run.
         subject: Subject,
-        /// What.
+        /// The message.
         text: String,
     },
-    /// A step was done.
+    /// A step completed.
     StepDone {
         /// Node or image it is about.
         subject: Subject,
@@ -131,7 +130,7 @@ pub enum What {
         undo: bool,
         /// Whether anything was changed.
         changed: bool,
-        /// Whether undoing it left the guest in place, because this run did not create it.
+        /// Whether undoing it kept the guest, because this run did not create it.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         kept: bool,
         /// How long it took, in seconds.
@@ -147,41 +146,40 @@ pub enum What {
     StepFailed {
         /// Node or image it is about.
         subject: Subject,
-        /// What it was to do.
+        /// Its kind.
         step: StepKind,
         /// Whether it was being undone.
         undo: bool,
-        /// What went wrong.
-        trouble: Trouble,
+        /// The error.
+        trouble: StepError,
         /// How long it took, in seconds.
         seconds: f64,
     },
-    /// Steps are undone from here on.
+    /// The run is being rolled back.
     RollbackStarted,
     /// A run ended.
     RunEnded {
-        /// How.
-        ending: Ending,
+        /// How it ended.
+        ending: RunOutcome,
         /// How long it took, in seconds.
         seconds: f64,
     },
 }
 
-/// Hears what happens. Must not wait.
+/// Receives the events of runs. Must not block.
 pub trait Observer: Send + Sync {
-    /// Hears one event.
-    fn hear(&self, event: &Event);
+    /// Receives an event.
+    fn on_event(&self, event: &Event);
 }
 
-/// Where events are told. Runs that go on at the same time have a hub each; a client of a
-/// provider that they share listens to any hub, and what it says is told by that of the run whose
-/// step makes it speak.
-pub struct Hub(RunHub);
+/// Emits events to an observer. Concurrent runs have a [`RunEvents`] each; what a shared client of
+/// a provider reports becomes an event of the run whose step called it.
+pub struct EventHub(RunEvents);
 
-impl Hub {
-    /// Makes a hub.
+impl EventHub {
+    /// Emits to an observer.
     pub fn new(observer: Arc<dyn Observer>, clock: SharedClock) -> Arc<Self> {
-        Arc::new(Self(RunHub {
+        Arc::new(Self(RunEvents {
             observer,
             clock,
             run: RunId(0),
@@ -190,15 +188,14 @@ impl Hub {
         }))
     }
 
-    /// Makes the hub of a run, which knows which guest is which node, and what images are called in
-    /// events.
+    /// Returns the events of a run, with the nodes of its guests and the subjects of its images.
     pub(crate) fn of_run(
         &self,
         run: RunId,
         names: BTreeMap<GuestUuid, String>,
         images: BTreeMap<String, Subject>,
-    ) -> Arc<RunHub> {
-        Arc::new(RunHub {
+    ) -> Arc<RunEvents> {
+        Arc::new(RunEvents {
             observer: self.0.observer.clone(),
             clock: self.0.clock.clone(),
             run,
@@ -208,16 +205,16 @@ impl Hub {
     }
 }
 
-impl Listener for Hub {
-    fn hear(&self, guest: Option<&GuestUuid>, remark: Remark) {
-        let Context { hub, subject, .. } = context::current();
+impl ProgressListener for EventHub {
+    fn report(&self, guest: Option<&GuestUuid>, event: ProviderEvent) {
+        let StepContext { hub, subject, .. } = context::current();
         let hub = hub.as_deref().unwrap_or(&self.0);
-        hub.hear(guest, subject, remark);
+        hub.report(guest, subject, event);
     }
 }
 
-/// Where events of one run are told.
-pub(crate) struct RunHub {
+/// Emits the events of one run.
+pub(crate) struct RunEvents {
     observer: Arc<dyn Observer>,
     clock: SharedClock,
     run: RunId,
@@ -225,36 +222,36 @@ pub(crate) struct RunHub {
     images: BTreeMap<String, Subject>,
 }
 
-impl RunHub {
-    /// Tells an event.
-    pub(crate) fn tell(&self, what: What) {
+impl RunEvents {
+    /// Emits an event.
+    pub(crate) fn emit(&self, kind: EventKind) {
         let event = Event {
             at: self.clock.now(),
             run: self.run,
-            what,
+            kind,
         };
         tracing::trace!(event = serde_json::to_string(&event).ok(), "event");
-        self.observer.hear(&event);
+        self.observer.on_event(&event);
     }
 
-    /// What a provider says while it works becomes an event of the node it is about, which is the
-    /// step's subject unless it names a guest.
-    fn hear(&self, guest: Option<&GuestUuid>, subject: Subject, remark: Remark) {
+    /// Turns what a provider reports into an event about the guest's node, or about the step's
+    /// subject when no guest is named.
+    fn report(&self, guest: Option<&GuestUuid>, subject: Subject, event: ProviderEvent) {
         let name = guest.and_then(|uuid| self.names.get(uuid));
         let subject = name.cloned().map_or(subject, Subject::Node);
-        match remark {
-            // Nobody knows whose wait it is; the step itself says what it does.
-            Remark::Waiting(_) if subject == Subject::Run => {}
-            Remark::Waiting(what) => self.tell(What::Waiting { subject, what }),
-            Remark::Image { name, what } => {
+        match event {
+            // The step itself reports what it does.
+            ProviderEvent::Waiting(_) if subject == Subject::Run => {}
+            ProviderEvent::Waiting(what) => self.emit(EventKind::Waiting { subject, what }),
+            ProviderEvent::Image { name, what } => {
                 if let Some(subject) = self.images.get(&name).cloned() {
-                    self.tell(What::Waiting { subject, what });
+                    self.emit(EventKind::Waiting { subject, what });
                 }
             }
-            // Only whoever waits for the node needs to know.
-            Remark::Began => {}
-            Remark::Doing(what) => self.tell(What::Doing { subject, what }),
-            Remark::Warning(text) => self.tell(What::Warning { subject, text }),
+            // Used by the step that configures the node.
+            ProviderEvent::Began => {}
+            ProviderEvent::Doing(what) => self.emit(EventKind::Doing { subject, what }),
+            ProviderEvent::Warning(text) => self.emit(EventKind::Warning { subject, text }),
         }
     }
 }

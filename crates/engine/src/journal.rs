@@ -1,7 +1,7 @@
-//! What is written down before and after every act, so that nothing is lost when anything dies.
+//! The journal of runs: intents are written before each act, results after it, so that a run can be
+//! resumed or rolled back after a crash.
 //!
-//! In: intents and results. Out: the same, in order, after a crash.
-//! Never: an act whose intent is not on disk; an entry that is changed later.
+//! Entries are never changed; no act starts before its intent is on disk.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use homestak_core::resolve::ResolvedManifest;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::ports::{Class, Next, PortError};
+use crate::ports::{ErrorClass, NextAction, PortError};
 
-/// The number of a run; later ones are larger.
+/// The number of a run; later runs have higher numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub i64);
@@ -26,10 +26,10 @@ impl std::fmt::Display for RunId {
     }
 }
 
-/// What excludes what: two runs on the same manifest of a site and host never overlap.
+/// What a run locks: a manifest of a site on a host. Two runs on the same scope never overlap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
-    /// The site; `None` for what the first form of the journal knows, without a site.
+    /// The site; `None` for entries of the first journal format, which had no sites.
     pub site: Option<SiteId>,
     /// The manifest.
     pub manifest: String,
@@ -56,68 +56,68 @@ impl Scope {
     }
 }
 
-/// The right to change what is in a scope, as a number that grows with each lease on the scope and
-/// never falls: whoever has an older one has lost the lease.
+/// A fencing token: a number that grows with each lease on a scope. The holder of an older number
+/// has lost the lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
-    /// The scope, as a key that is unique among all journals: other journals count for themselves.
+    /// The scope, as a key that is unique across journals: each journal counts separately.
     pub scope: String,
     /// The number.
     pub number: i64,
 }
 
-/// How often a holder records that it lives: often enough to learn soon that it does not, seldom
-/// enough to cost nothing.
+/// How often a holder writes a heartbeat: often enough to detect its death soon, rarely enough to
+/// cost nothing.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
-/// After so long without a heartbeat, a person may take a lease from a holder that cannot be asked:
-/// a machine that is only busy misses one heartbeat, perhaps two.
-pub const SILENT: Duration = Duration::from_secs(60);
+/// How long a holder on another machine may be without a heartbeat before its lease can be unlocked:
+/// a machine under load misses one heartbeat, perhaps two.
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whether the holder of a lease lives.
+/// Whether the holder of a lease is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// It lives, or nothing says that it does not.
+pub enum HolderState {
+    /// It is alive, or nothing indicates otherwise.
     Alive,
-    /// It is gone, and the scope is free.
+    /// It is dead, and the scope is free.
     Dead,
-    /// It is on another machine or in another container: only its heartbeat is known.
+    /// It is on another machine or in another container; only its heartbeat is known.
     Unknown,
 }
 
-/// Who holds a scope.
+/// The holder of a lease.
 #[derive(Clone, Debug)]
-pub struct Holding {
+pub struct LeaseHolder {
     /// The number of the lease.
     pub number: i64,
-    /// Who holds it, such as `process 4711 on desk`.
+    /// The process, such as `process 4711 on desk`.
     pub holder: String,
     /// Since when.
     pub since: Timestamp,
-    /// When it last recorded that it lives.
+    /// Its last heartbeat.
     pub heartbeat: Timestamp,
-    /// Whether it lives.
-    pub life: Life,
+    /// Whether it is alive.
+    pub life: HolderState,
 }
 
-impl std::fmt::Display for Holding {
+impl std::fmt::Display for LeaseHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.holder)?;
         match self.life {
-            Life::Alive | Life::Dead => Ok(()),
-            Life::Unknown => write!(f, " (last heartbeat {:.0})", self.heartbeat),
+            HolderState::Alive | HolderState::Dead => Ok(()),
+            HolderState::Unknown => write!(f, " (last heartbeat {:.0})", self.heartbeat),
         }
     }
 }
 
-impl Holding {
-    /// Tells whether a person may take the lease from its holder.
-    pub fn is_takeable(&self, now: Timestamp) -> bool {
+impl LeaseHolder {
+    /// Returns whether the lease can be unlocked.
+    pub fn is_unlockable(&self, now: Timestamp) -> bool {
         match self.life {
-            Life::Dead => true,
-            Life::Alive => false,
-            Life::Unknown => {
+            HolderState::Dead => true,
+            HolderState::Alive => false,
+            HolderState::Unknown => {
                 let silent = now.duration_since(self.heartbeat);
-                Duration::try_from(silent).is_ok_and(|silent| silent >= SILENT)
+                Duration::try_from(silent).is_ok_and(|silent| silent >= HEARTBEAT_TIMEOUT)
             }
         }
     }
@@ -126,23 +126,23 @@ impl Holding {
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ending {
-    /// Everything was done.
+pub enum RunOutcome {
+    /// All steps completed.
     Done,
-    /// A step failed; what is there stays. Can be resumed.
+    /// A step failed; nothing was undone. Can be resumed.
     Failed,
     /// It was interrupted between steps. Can be resumed.
     Stopped,
-    /// A step failed, or a person asked; everything this run did was undone.
+    /// A step failed, or the user requested it: everything this run did was undone.
     RolledBack,
-    /// An undo failed; a person is needed.
+    /// Undoing failed; manual intervention is needed.
     Stuck,
-    /// A later run took over from what it found.
+    /// A later run replaced it.
     Superseded,
 }
 
-impl Ending {
-    /// Returns the word.
+impl RunOutcome {
+    /// Returns the name in the journal and in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -158,16 +158,16 @@ impl Ending {
 /// What happened to a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Happened {
-    /// It is about to be done.
+pub enum StepEvent {
+    /// It is about to start.
     Intent,
-    /// It was done; `changed` is false when it was done before.
+    /// It completed; `changed` is false when there was nothing to do.
     Done {
         /// Whether anything was changed.
         changed: bool,
     },
-    /// It failed; it may have been done in part.
-    Failed(Trouble),
+    /// It failed, possibly half-way.
+    Failed(StepError),
     /// It is about to be undone.
     UndoIntent,
     /// It was undone; `changed` is false when there was nothing to undo.
@@ -176,77 +176,77 @@ pub enum Happened {
         changed: bool,
     },
     /// It could not be undone.
-    UndoFailed(Trouble),
-    /// A person says that it is settled.
+    UndoFailed(StepError),
+    /// The user marked it as resolved.
     Settled,
 }
 
-/// One line of the journal.
+/// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The step; none when something was recorded that no step did.
+    /// The step; `None` for a record that no step wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepId>,
     /// What happened to it.
-    pub happened: Happened,
+    pub happened: StepEvent,
     /// When.
     pub at: Timestamp,
-    /// What is known of the step's node from here on.
+    /// The new record of the step's node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<NodeRecord>,
 }
 
 impl Entry {
-    /// Tells whether a step was undone and its guest left in place: what becomes of the guest of
-    /// any other create that is undone is recorded.
+    /// Returns whether a create was undone and its guest kept: if the guest was deleted, that is
+    /// recorded.
     pub(crate) fn is_kept(&self, step: StepKind) -> bool {
-        let undone = matches!(self.happened, Happened::Undone { .. });
+        let undone = matches!(self.happened, StepEvent::Undone { .. });
         undone && step == StepKind::Create && self.record.is_none()
     }
 }
 
-/// An error as it is written down.
+/// The error of a step, as the journal stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
-    /// What kind it is; a word in the journal.
+pub struct StepError {
+    /// Its class, stored as a word.
     #[serde(serialize_with = "write_class", deserialize_with = "read_class")]
-    pub class: Class,
-    /// What happened.
+    pub class: ErrorClass,
+    /// The message.
     pub message: String,
-    /// The last lines of the task's log.
+    /// The last lines of the task log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<String>,
-    /// What a person can do next; may be empty.
+    /// What the user can do; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hint: String,
-    /// What leads on. Earlier journals say it in the hint alone.
-    #[serde(default, skip_serializing_if = "Next::is_usual")]
-    pub next: Next,
+    /// What to do next. Older journals have only the hint.
+    #[serde(default, skip_serializing_if = "NextAction::is_default")]
+    pub next: NextAction,
 }
 
-fn write_class<S: Serializer>(class: &Class, to: S) -> Result<S::Ok, S::Error> {
+fn write_class<S: Serializer>(class: &ErrorClass, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(class.word())
 }
 
-fn read_class<'de, D: Deserializer<'de>>(from: D) -> Result<Class, D::Error> {
+fn read_class<'de, D: Deserializer<'de>>(from: D) -> Result<ErrorClass, D::Error> {
     let word = String::deserialize(from)?;
-    Ok(Class::from_word(&word))
+    Ok(ErrorClass::from_word(&word))
 }
 
-impl Trouble {
-    /// Tells whether everything was done but what was refused by itself. That is no reason to stop
-    /// or to roll back: one user of a node could bring it about.
+impl StepError {
+    /// Returns whether everything but some refused parts was done. The run neither stops nor rolls
+    /// back for it: any user of a node could cause it.
     pub fn is_partial(&self) -> bool {
-        self.class == Class::Partly
+        self.class == ErrorClass::Partly
     }
 
-    /// Tells whether a new plan is the way on: what the run was planned with is to be corrected.
+    /// Returns whether a new plan is needed.
     pub fn needs_new_plan(&self) -> bool {
-        self.next == Next::NewPlan
+        self.next == NextAction::NewPlan
     }
 }
 
-impl From<&PortError> for Trouble {
+impl From<&PortError> for StepError {
     fn from(error: &PortError) -> Self {
         Self {
             class: error.class,
@@ -258,31 +258,31 @@ impl From<&PortError> for Trouble {
     }
 }
 
-/// A run as the journal lists it.
+/// A run in a listing.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RunHead {
+pub struct RunSummary {
     /// Its number.
     pub id: RunId,
-    /// Its random mark, which guests that it creates carry; `None` for runs of the first form.
+    /// Its random mark, which is stored on guests it creates; `None` for runs of the first format.
     pub mark: Option<String>,
-    /// The site; `None` for runs of the first form.
+    /// The site; `None` for runs of the first format.
     pub site: Option<SiteId>,
-    /// The form of its plan.
+    /// The format version of its plan.
     pub form: u32,
     /// The manifest.
     pub manifest: String,
     /// Hosts of the site it touched.
     pub hosts: Vec<String>,
-    /// What it was for, such as `apply`.
+    /// The command, such as `apply`.
     pub verb: String,
-    /// When it began.
+    /// When it started.
     pub started: Timestamp,
-    /// When and how it ended; `None` while it runs, and when it died.
-    pub ended: Option<(Timestamp, Ending)>,
+    /// When and how it ended; `None` while it runs, and after a crash.
+    pub ended: Option<(Timestamp, RunOutcome)>,
 }
 
-impl RunHead {
-    /// Tells whether it is a run of a site. Those of the first form may be of any.
+impl RunSummary {
+    /// Returns whether it is a run of a site. Runs of the first format match every site.
     pub fn is_of(&self, site: &SiteId) -> bool {
         self.site.as_ref().is_none_or(|other| other == site)
     }
@@ -294,26 +294,26 @@ impl RunHead {
     }
 }
 
-/// A run with everything that is written down about it.
+/// A run with its plan and entries.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// How it is listed.
-    pub head: RunHead,
-    /// What it was to do.
+    /// Its summary.
+    pub head: RunSummary,
+    /// Its plan.
     pub plan: Plan,
-    /// What happened, in order.
+    /// Its entries, in order.
     pub entries: Vec<Entry>,
 }
 
 impl Run {
     /// Returns the entries about steps of the plan, each with the index of its step.
-    pub fn of_steps(&self) -> impl DoubleEndedIterator<Item = (usize, &Entry)> {
-        of_steps(&self.plan.steps, &self.entries)
+    pub fn step_entries(&self) -> impl DoubleEndedIterator<Item = (usize, &Entry)> {
+        step_entries(&self.plan.steps, &self.entries)
     }
 }
 
 /// Returns the entries about some steps, each with the index of its step.
-pub(crate) fn of_steps<'a>(
+pub(crate) fn step_entries<'a>(
     steps: &'a Steps,
     entries: &'a [Entry],
 ) -> impl DoubleEndedIterator<Item = (usize, &'a Entry)> {
@@ -322,35 +322,35 @@ pub(crate) fn of_steps<'a>(
         .filter_map(|entry| Some((steps.position(entry.step.as_ref()?)?, entry)))
 }
 
-/// Why the journal cannot be used.
+/// Errors of the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Someone else works on the same manifest and host.
-    #[error("{holder} works on `{manifest}` on `{host}` since {since}", manifest = scope.manifest, host = scope.host)]
+    /// Another process holds the scope.
+    #[error("`{manifest}` on `{host}` is locked by {holder} since {since}", manifest = scope.manifest, host = scope.host)]
     Held {
-        /// What is held.
+        /// The scope.
         scope: Scope,
-        /// Who holds it, such as `process 4711 on desk`.
+        /// The holder, such as `process 4711 on desk`.
         holder: String,
         /// Since when.
         since: Timestamp,
     },
-    /// The lease of this run was taken from it. Nothing more is done, nor undone.
+    /// The lease of this run was unlocked by someone else. The run stops without undoing anything.
     #[error("this run lost its lease on `{manifest}` on `{host}`{}", by(holder.as_deref()), manifest = scope.manifest, host = scope.host)]
     Lost {
-        /// What it held.
+        /// The scope.
         scope: Scope,
-        /// Who holds it now, if anyone.
+        /// The present holder, if any.
         holder: Option<String>,
     },
-    /// It cannot be read or written. Nothing was acted on.
+    /// It cannot be read or written. Nothing was done.
     #[error("{doing}: {detail}")]
     Broken {
-        /// What was tried.
+        /// The operation.
         doing: String,
-        /// What the system said.
+        /// The error of the system.
         detail: String,
-        /// What a person can do.
+        /// What the user can do.
         hint: String,
     },
 }
@@ -359,10 +359,10 @@ fn by(holder: Option<&str>) -> String {
     holder.map_or_else(String::new, |holder| format!(" to {holder}"))
 }
 
-/// Which runs are listed.
+/// Selects runs for a listing.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
-    /// Of this site, and of the first form, which may be of any.
+    /// Of this site; runs of the first format match every site.
     pub site: Option<SiteId>,
     /// On this manifest.
     pub manifest: Option<String>,
@@ -370,28 +370,27 @@ pub struct RunFilter {
     pub host: Option<String>,
     /// Older than this one.
     pub before: Option<RunId>,
-    /// So many, at most.
+    /// At most this many.
     pub limit: Option<usize>,
 }
 
-/// Holds scopes until it is dropped. A holder that dies loses them.
+/// A lock on scopes, until it is dropped or its process dies.
 pub trait Lease: Send + Sync {}
 
-/// Where runs are written down. One suite of tests holds for every implementation.
+/// Stores runs. One test suite covers every implementation.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Takes scopes for one run; refuses when any is held by someone who lives. From then on
-    /// whatever is written of runs on them is refused ([`JournalError::Lost`]) once a lease was
-    /// taken away.
-    async fn hold(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError>;
-    /// Returns the number under which this program holds a scope.
+    /// Locks scopes for a run; fails when any of them is locked by a live process. Once the lease is
+    /// unlocked by someone else, writes of runs on these scopes fail with [`JournalError::Lost`].
+    async fn lock(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError>;
+    /// Returns the fencing token of this process for a scope.
     async fn fence(&self, scope: &Scope) -> Result<Option<Fence>, JournalError>;
-    /// Returns who holds a scope.
-    async fn holding(&self, scope: &Scope) -> Result<Option<Holding>, JournalError>;
-    /// Takes the lease of a number from its holder: the scope is free afterwards, under a higher
-    /// number. Refused when it is not [takeable](Holding::is_takeable), or was taken meanwhile.
+    /// Returns the holder of a scope.
+    async fn holder(&self, scope: &Scope) -> Result<Option<LeaseHolder>, JournalError>;
+    /// Removes the lease with this number, which makes the scope free under a higher number. Refused
+    /// when it is not [unlockable](LeaseHolder::is_unlockable), or when the number has changed.
     async fn unlock(&self, scope: &Scope, number: i64) -> Result<(), JournalError>;
-    /// Begins a run: its plan and its mark are on disk when this returns.
+    /// Starts a run. Its plan and its mark are on disk when this returns.
     async fn begin(
         &self,
         verb: &str,
@@ -399,29 +398,32 @@ pub trait Journal: Send + Sync {
         mark: &str,
         at: Timestamp,
     ) -> Result<RunId, JournalError>;
-    /// Adds an entry: it is on disk when this returns. Takes the same time however long the run.
-    /// A run that had ended goes on with it, and has no end until it ends again.
+    /// Appends an entry, in constant time. It is on disk when this returns. A run that had ended is
+    /// open again.
     async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError>;
-    /// Ends a run; the last ending counts.
-    async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError>;
-    /// Lists the runs on a manifest, newest first, of every site; of every manifest when none is
-    /// named.
-    async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError> {
+    /// Ends a run. When called again, the last call counts.
+    async fn end(&self, run: RunId, ending: RunOutcome, at: Timestamp) -> Result<(), JournalError>;
+    /// Lists the runs on a manifest, or on all manifests, of every site, newest first.
+    async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunSummary>, JournalError> {
         let filter = RunFilter {
             manifest: manifest.map(str::to_owned),
             ..RunFilter::default()
         };
-        self.page(&filter).await
+        self.list_runs(&filter).await
     }
-    /// Lists the runs that a filter lets through, newest first.
-    async fn page(&self, filter: &RunFilter) -> Result<Vec<RunHead>, JournalError>;
+    /// Lists the runs that match a filter, newest first.
+    async fn list_runs(&self, filter: &RunFilter) -> Result<Vec<RunSummary>, JournalError>;
     /// Reads a run.
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError>;
     /// Returns the newest record of each node of a scope that is not destroyed, sorted by name.
-    /// Records of the first form name no site, and count until one is written with it.
+    /// Records of the first format, without a site, count until the site writes its own.
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;
-    /// Returns what is recorded of a site beside some scopes.
-    async fn elsewhere(&self, site: &SiteId, but: &[Scope]) -> Result<OtherRecords, JournalError> {
+    /// Returns the records of a site outside some scopes.
+    async fn elsewhere(
+        &self,
+        site: &SiteId,
+        except: &[Scope],
+    ) -> Result<OtherRecords, JournalError> {
         let mut scopes = BTreeSet::new();
         for run in self.runs(None).await? {
             if !run.is_of(site) {
@@ -429,7 +431,7 @@ pub trait Journal: Send + Sync {
             }
             let of_host = |host: &String| Scope::new(Some(site), &run.manifest, host);
             let of_run = run.hosts.iter().map(of_host);
-            scopes.extend(of_run.filter(|scope| !but.contains(scope)));
+            scopes.extend(of_run.filter(|scope| !except.contains(scope)));
         }
         let mut all = Vec::new();
         for scope in scopes {
@@ -438,9 +440,9 @@ pub trait Journal: Send + Sync {
         }
         Ok(OtherRecords(all))
     }
-    /// Forgets a node: its record goes, its guest is left alone.
+    /// Deletes the record of a node; its guest is not changed.
     async fn forget(&self, scope: &Scope, node: &str) -> Result<bool, JournalError>;
-    /// Returns how long steps of each kind took lately, in seconds.
+    /// Returns the recent duration of steps of each kind, in seconds.
     async fn durations(&self) -> Result<Vec<(StepKind, f64)>, JournalError>;
 }
 
@@ -450,35 +452,38 @@ mod tests {
     use crate::ports::Sent;
 
     #[test]
-    fn an_error_keeps_its_class_and_what_leads_on_in_the_journal() {
-        for class in [Class::Partly, Class::Unreachable { sent: Sent::Maybe }] {
-            for next in [Next::Repeat, Next::NewPlan, Next::Trust] {
+    fn an_error_keeps_its_class_and_next_action_in_the_journal() {
+        for class in [
+            ErrorClass::Partly,
+            ErrorClass::Unreachable { sent: Sent::Maybe },
+        ] {
+            for next in [NextAction::Repeat, NextAction::NewPlan, NextAction::Trust] {
                 let error = PortError {
                     class,
                     next,
                     ..PortError::refused("configure `web`", "no", "correct the spec")
                 };
-                let trouble = Trouble::from(&error);
+                let trouble = StepError::from(&error);
                 let text = serde_json::to_string(&trouble).unwrap();
                 assert!(text.contains(&format!("\"class\":\"{}\"", class.word())));
-                let back: Trouble = serde_json::from_str(&text).unwrap();
+                let back: StepError = serde_json::from_str(&text).unwrap();
                 assert_eq!(back, trouble);
-                assert_eq!(back.is_partial(), class == Class::Partly);
-                assert_eq!(back.needs_new_plan(), next == Next::NewPlan);
+                assert_eq!(back.is_partial(), class == ErrorClass::Partly);
+                assert_eq!(back.needs_new_plan(), next == NextAction::NewPlan);
             }
         }
     }
 
     #[test]
-    fn errors_of_earlier_journals_are_read_and_an_unknown_class_makes_no_sense() {
-        let read = |text: &str| serde_json::from_str::<Trouble>(text).unwrap();
+    fn errors_of_older_journals_are_read_and_an_unknown_class_is_broken() {
+        let read = |text: &str| serde_json::from_str::<StepError>(text).unwrap();
         let old = read(r#"{"class":"lost","message":"no","hint":"and apply again"}"#);
         let sent = Sent::Maybe;
-        assert_eq!(old.class, Class::Unreachable { sent });
-        assert_eq!(old.next, Next::Repeat);
+        assert_eq!(old.class, ErrorClass::Unreachable { sent });
+        assert_eq!(old.next, NextAction::Repeat);
         assert_eq!(
             read(r#"{"class":"new","message":"no"}"#).class,
-            Class::Broken
+            ErrorClass::Broken
         );
     }
 }

@@ -1,16 +1,15 @@
-//! DOES: the seams through which plans become machines.
+//! Executes plans on the hosts where nodes run, and records every step in a journal.
 //!
-//! In: plans in our own types. Out: calls on ports, with classified errors.
-//! Never: the types of a vendor; those end in `providers`.
+//! Hosts are reached through the traits in [`ports`]; vendor types never appear here.
 
-pub mod chronicle;
 pub mod context;
 pub mod events;
 pub mod journal;
-pub mod look;
+pub mod observe;
 pub mod operate;
-mod pace;
 pub mod planning;
 pub mod ports;
+pub mod report;
+mod step_durations;
 mod steps;
 pub mod verify;

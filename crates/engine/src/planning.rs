@@ -1,7 +1,6 @@
-//! Makes plans: reads what is recorded, looks at hosts, and asks nodes that run what differs in
-//! them. Whoever plans comes through here, so that tests try the planning that is carried out.
+//! Makes plans: reads records, observes hosts, and compares running nodes with their specs.
 //!
-//! Never: a change; a node that does not answer taken for one that is as it should be.
+//! Changes nothing. A node that does not answer is never taken for one that matches its spec.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,58 +19,58 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use crate::journal::{Journal, JournalError, Scope};
-use crate::look::{look, settled};
+use crate::observe::{inspected_plan, observe};
 use crate::operate::Operator;
-use crate::pace::paces;
-use crate::ports::{Inner, PortError, PowerState};
+use crate::ports::{ConfigTarget, PortError, PowerState};
+use crate::step_durations::step_durations;
 
-/// How many nodes are asked at once.
+/// How many nodes are compared at once.
 const AT_ONCE: usize = 16;
-/// What to do about a node of which the state directory does not know enough.
+/// Hint for a node of which too little is recorded.
 pub const REBUILD: &str = "when the state directory was lost, `homestak state rebuild` records the \
                            nodes and lists what lets this driver in; then apply again";
 
-/// What is planned.
+/// The input of a plan.
 pub struct PlanRequest<'a> {
-    /// The site whose guests are ours.
+    /// The site.
     pub site: &'a SiteId,
     /// The documents.
     pub catalog: &'a Catalog,
     /// The manifest.
     pub resolved: &'a ResolvedManifest,
-    /// What it was resolved with.
+    /// The overrides it was resolved with.
     pub request: &'a ResolveOptions,
-    /// What the person asks for.
+    /// The options of the plan.
     pub options: &'a PlanOptions,
 }
 
-/// What a plan needs to know that neither documents nor the journal say.
+/// What a plan needs beside documents and journal.
 #[async_trait]
 pub trait PlanContext: Sync {
-    /// Why nodes cannot be configured.
+    /// Errors of configurations.
     type Error;
-    /// Hears which hosts are about to be looked at, and what is recorded for others.
-    fn looking(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords);
-    /// Returns what the nodes of a plan become inside, as far as they are configured from here.
+    /// Is called before hosts are observed, with the records on other hosts.
+    fn observing(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords);
+    /// Returns the configuration of each node that is configured from here.
     async fn configs(
         &self,
         resolved: &ResolvedManifest,
         plan: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, Self::Error>;
-    /// Says that the spec of a node is not applied, where nobody would expect that.
+    /// Returns a notice for a node whose spec is, unexpectedly, not applied.
     fn not_applied(&self, resolved: &ResolvedManifest, node: &NodePlan) -> Option<String>;
 }
 
-/// Why there is no plan.
+/// Errors of planning.
 #[derive(Debug)]
 pub enum PlanError<E> {
-    /// What is recorded cannot be read.
+    /// The journal cannot be read.
     Journal(JournalError),
-    /// A host cannot be looked at.
+    /// A host cannot be observed.
     Host(PortError),
-    /// The manifest has faults when its nodes keep the ids that they have.
+    /// The manifest has errors when its nodes keep their ids.
     Diagnostics(Diagnostics),
-    /// Nodes cannot be configured.
+    /// A configuration cannot be made.
     Context(E),
 }
 
@@ -87,7 +86,7 @@ impl<E> From<PortError> for PlanError<E> {
     }
 }
 
-/// Reads what is remembered of the nodes of a manifest.
+/// Reads the records of a manifest.
 pub async fn records(journal: &dyn Journal, scopes: &[Scope]) -> Result<Records, JournalError> {
     let mut all = Records::default();
     for scope in scopes {
@@ -97,7 +96,7 @@ pub async fn records(journal: &dyn Journal, scopes: &[Scope]) -> Result<Records,
 }
 
 impl Operator {
-    /// Looks, and makes a plan from what is there.
+    /// Observes hosts and makes a plan.
     pub async fn plan<C: PlanContext>(
         &self,
         wanted: &PlanRequest<'_>,
@@ -114,9 +113,9 @@ impl Operator {
         let records = records(&*self.journal, &scopes).await?;
         let elsewhere = self.journal.elsewhere(site, &scopes).await?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
-        context.looking(resolved, &hosts, &elsewhere);
-        let mut observations = look(&self.places, resolved, &records).await?;
-        // Again, with the ids that guests have already: a new node must not move the others.
+        context.observing(resolved, &hosts, &elsewhere);
+        let mut observations = observe(&self.connector, resolved, &records).await?;
+        // Again, with the ids of existing guests: a new node must not move the others.
         let recorded = known_vmids(site, resolved, &observations, &records);
         let again;
         let resolved = if recorded == request.recorded {
@@ -131,7 +130,7 @@ impl Operator {
             again = sound.ok_or(PlanError::Diagnostics(faults))?;
             &again
         };
-        let paces = paces(&*self.journal, &hosts).await?;
+        let paces = step_durations(&*self.journal, &hosts).await?;
         let make = |observations: &BTreeMap<NodeLocation, Observation>,
                     configs: &BTreeMap<String, ConfigPlan>| {
             plan(&PlanInputs {
@@ -147,14 +146,17 @@ impl Operator {
             })
         };
         let nothing = BTreeMap::new();
-        let outside = settled(&self.places, &mut observations, &records, |observations| {
-            make(observations, &nothing)
-        });
+        let outside = inspected_plan(
+            &self.connector,
+            &mut observations,
+            &records,
+            |observations| make(observations, &nothing),
+        );
         let outside = outside.await?;
         if options.verb != Verb::Apply {
             return Ok(outside);
         }
-        // What runs is asked how it is inside; what does not is configured once it does.
+        // Running nodes are compared with their specs; others are configured once they run.
         let configs = context.configs(resolved, &outside).await;
         let mut configs = configs.map_err(PlanError::Context)?;
         self.ask(&outside, &mut configs).await;
@@ -182,7 +184,7 @@ impl Operator {
         Ok(plan)
     }
 
-    /// Asks every node that runs and stays what differs in it.
+    /// Compares every node that runs and stays with its spec.
     async fn ask(&self, plan: &Plan, configs: &mut BTreeMap<String, ConfigPlan>) {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
@@ -199,9 +201,9 @@ impl Operator {
             let (Some(config), Some(there)) = (config, there) else {
                 continue;
             };
-            let inner = there
-                .address
-                .and_then(|address| Inner::of(node, config, there.guest.uuid.clone(), address));
+            let inner = there.address.and_then(|address| {
+                ConfigTarget::of(node, config, there.guest.uuid.clone(), address)
+            });
             let Some(inner) = inner else {
                 config.unseen = Some(InspectionFailure {
                     why: "nothing records its address".into(),
@@ -210,7 +212,7 @@ impl Operator {
                 continue;
             };
             let (configurer, slots) = (self.configurer.clone(), slots.clone());
-            // Cancel safety: looking changes nothing.
+            // Cancel safety: changes nothing.
             asked.spawn(
                 async move {
                     let _slot = slots.acquire().await;

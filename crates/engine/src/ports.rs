@@ -1,7 +1,6 @@
-//! Every seam of the engine: what it needs of a place where nodes live.
+//! The traits through which the engine reaches hosts, first-boot data and the inside of nodes.
 //!
-//! In: our own types. Out: our own types, and errors that say what can be done about them.
-//! Never: default bodies; an implementation that lacks something must not compile.
+//! The traits have no default bodies, so that an incomplete implementation does not compile.
 
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
@@ -22,29 +21,29 @@ pub use homestak_core::observed::{
 pub use homestak_core::plan::{GuestPlan, Nic, SpecComparison};
 pub use homestak_core::units::{Bytes, Gib, Mib};
 
-/// What the caller can reasonably do about an error.
+/// The class of an error, which decides about retries and exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Class {
-    /// The request was understood and refused. Trying again changes nothing.
+pub enum ErrorClass {
+    /// The request was refused. Retrying does not help.
     Refused,
-    /// Everything was done but parts that were refused by themselves.
+    /// Everything was done except parts that were refused.
     Partly,
-    /// What was named is not there.
+    /// The named object does not exist.
     Missing,
-    /// Someone else holds it. Later may work.
+    /// It is locked or busy. Retrying later may work.
     Busy,
-    /// The other side was not reached, or went away.
+    /// The other side did not answer, or the connection was lost.
     Unreachable {
         /// Whether it may have acted on the request.
         sent: Sent,
     },
-    /// The answer made no sense.
+    /// The answer was not understood.
     Broken,
-    /// We are wrong. File a bug.
+    /// A bug of homestak.
     Bug,
 }
 
-impl Class {
+impl ErrorClass {
     const ALL: [Self; 8] = [
         Self::Refused,
         Self::Partly,
@@ -56,7 +55,7 @@ impl Class {
         Self::Bug,
     ];
 
-    /// Returns the word that the journal has for it.
+    /// Returns the word stored in the journal.
     pub fn word(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -70,7 +69,7 @@ impl Class {
         }
     }
 
-    /// Returns the class behind a word; one that is not known makes no sense to us.
+    /// Parses a word of the journal; an unknown word is [`Self::Broken`].
     pub(crate) fn from_word(word: &str) -> Self {
         let mut all = Self::ALL.into_iter();
         all.find(|class| class.word() == word)
@@ -81,56 +80,56 @@ impl Class {
 /// Whether the other side may have acted on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sent {
-    /// It never left, or was refused before anything happened.
+    /// It was not sent, or refused before anything happened.
     No,
-    /// It may have been acted on: look before repeating.
+    /// It may have been executed: observe before repeating.
     Maybe,
 }
 
-/// What leads on after an error.
+/// What to do after an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Next {
-    /// The same again, once the cause is gone.
+pub enum NextAction {
+    /// Repeat the command once the cause is fixed.
     #[default]
     Repeat,
-    /// A new plan: what this one was made with has changed, or is to be corrected.
+    /// Make a new plan: the input of this one has changed, or has to be corrected.
     NewPlan,
-    /// A person who says whether the host's certificate is to be trusted.
+    /// Decide whether to trust the host's certificate.
     Trust,
 }
 
-impl Next {
-    /// Tells whether it is what usually leads on.
-    pub(crate) fn is_usual(&self) -> bool {
+impl NextAction {
+    /// Returns whether it is the default.
+    pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// An error that crossed a port.
+/// An error of a port.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{doing}: {detail}")]
 pub struct PortError {
-    /// What can be done about it.
-    pub class: Class,
-    /// What we were doing to what, such as `create guest 99011 on father`.
+    /// Its class.
+    pub class: ErrorClass,
+    /// The operation, such as `create guest 99011 on father`.
     pub doing: String,
-    /// What the other side said.
+    /// The message of the other side.
     pub detail: ForeignText,
-    /// The last lines of the task's log, oldest first.
+    /// The last lines of the task log, oldest first.
     pub log: Vec<ForeignText>,
-    /// What a person can do next; may be empty.
+    /// What the user can do; may be empty.
     pub hint: String,
-    /// What leads on.
+    /// What to do next.
     #[serde(default)]
-    pub next: Next,
+    pub next: NextAction,
 }
 
 impl PortError {
-    /// Makes an error of ours: something that cannot happen did.
+    /// Makes an error for a bug of homestak.
     pub fn bug(doing: &str, error: &dyn std::fmt::Display) -> Self {
         Self {
-            class: Class::Bug,
+            class: ErrorClass::Bug,
             ..Self::refused(doing, error.to_string(), "")
         }
     }
@@ -138,38 +137,38 @@ impl PortError {
     /// Makes a refusal.
     pub fn refused(doing: &str, detail: impl Into<ForeignText>, hint: impl Into<String>) -> Self {
         Self {
-            class: Class::Refused,
+            class: ErrorClass::Refused,
             doing: doing.to_owned(),
             detail: detail.into(),
             log: Vec::new(),
             hint: hint.into(),
-            next: Next::default(),
+            next: NextAction::default(),
         }
     }
 
-    /// Makes the error of something that was not reached, so that nothing was done.
+    /// Makes an error for something that was not reached, so that nothing was done.
     pub fn unreachable(
         doing: &str,
         detail: impl Into<ForeignText>,
         hint: impl Into<String>,
     ) -> Self {
         Self {
-            class: Class::Unreachable { sent: Sent::No },
+            class: ErrorClass::Unreachable { sent: Sent::No },
             ..Self::refused(doing, detail, hint)
         }
     }
 }
 
-/// What a place can do, and how much at once.
+/// What a host can do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Name and version of what is there, such as `Proxmox VE 9.1.7`.
+    /// Product and version, such as `Proxmox VE 9.1.7`.
     pub product: String,
-    /// Kinds of guests that can be made.
+    /// Kinds of guests that it can create.
     pub kinds: Vec<GuestKind>,
-    /// How many changes may be under way at once.
+    /// How many changes may run at once.
     pub parallel_changes: usize,
-    /// Whether changes are possible now; a cluster without quorum only answers questions.
+    /// Whether changes are possible now; a cluster without quorum is read-only.
     pub writable: bool,
 }
 
@@ -182,7 +181,7 @@ pub enum DiskSource {
     Template(String),
 }
 
-/// First-boot data: what the guest is told before anyone can reach it.
+/// First-boot data of a guest, in the form of a cloud-init seed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seed {
     /// cloud-init's user-data. May hold a token, so there is no `Debug`.
@@ -191,7 +190,7 @@ pub struct Seed {
     pub meta_data: String,
     /// cloud-init's network-config, version 2, matched by MAC.
     pub network_config: String,
-    /// What the three say, for a place that writes it down itself.
+    /// The same as data, for hosts that write the files themselves.
     pub identity: FirstBootConfig,
 }
 
@@ -207,11 +206,10 @@ impl From<FirstBootConfig> for Seed {
     }
 }
 
-/// A guest to be made. It contains every choice; making it makes none but the id, and that only
-/// when it is left open.
+/// A guest to create. All choices are made here, except the id when it is not given.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewGuest {
-    /// What it is like.
+    /// Its hardware and network.
     pub guest: GuestPlan,
     /// Its name, which is its host name.
     pub name: String,
@@ -219,15 +217,15 @@ pub struct NewGuest {
     pub site: SiteId,
     /// The manifest it belongs to.
     pub manifest: String,
-    /// The run that creates it. It is written on the guest, as the proof that this run may undo it.
+    /// The mark of the run that creates it, stored on the guest: only that run may undo it.
     pub run: String,
     /// Where the disk comes from.
     pub source: DiskSource,
-    /// First-boot data. Proxmox VE takes it for virtual machines only.
+    /// First-boot data. Proxmox VE supports it for virtual machines only.
     pub seed: Option<Seed>,
     /// Public SSH keys of root in a container.
     pub ssh_keys: Vec<String>,
-    /// Whether the plan found it as a guest of the first form, which carries no site. Any other
+    /// Whether the plan found it as a guest of the first format, which has no site tag. Any other
     /// guest of its identity without a site is refused.
     #[serde(default)]
     pub first_form: bool,
@@ -247,7 +245,7 @@ impl DerefMut for NewGuest {
     }
 }
 
-/// The identity that a guest gets.
+/// The new identity of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewIdentity {
     /// Its UUID.
@@ -258,31 +256,31 @@ pub struct NewIdentity {
     pub manifest: String,
 }
 
-/// An address that a place gave out.
+/// An address assigned by a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leased {
+pub struct AddressLease {
     /// The address.
     pub address: IpAddr,
-    /// Bits of its network.
+    /// Its prefix length.
     pub prefix: u8,
-    /// The way out.
+    /// The gateway.
     pub gateway: IpAddr,
     /// Name servers.
     pub dns: Vec<IpAddr>,
 }
 
-/// Where a guest is reached, or what it still lacks.
+/// The address of a guest, or why there is none yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reach {
-    /// At this address.
+pub enum GuestAddress {
+    /// It has this address.
     At(IpAddr),
-    /// Its agent does not answer, and nobody else knows its address.
+    /// Its guest agent does not answer, and the host does not know its address.
     NoAgent,
     /// Its network card has no address yet.
     NoAddress,
 }
 
-impl Reach {
+impl GuestAddress {
     /// Returns the address, when there is one.
     pub fn address(self) -> Option<IpAddr> {
         match self {
@@ -292,24 +290,24 @@ impl Reach {
     }
 }
 
-impl From<Option<IpAddr>> for Reach {
+impl From<Option<IpAddr>> for GuestAddress {
     fn from(address: Option<IpAddr>) -> Self {
         address.map_or(Self::NoAddress, Self::At)
     }
 }
 
-/// How a guest is brought to a halt.
+/// How a guest is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Halt {
-    /// It is asked first, and switched off when it has not ended by then.
+pub enum StopMode {
+    /// Shut down; powered off after this time.
     Graceful(Duration),
-    /// It is switched off.
+    /// Powered off.
     Now,
 }
 
-/// An image or template that must be in a storage.
+/// An image or template that is needed in a storage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageWanted {
+pub struct ImageRequest {
     /// Its file name in the storage.
     pub file: String,
     /// What it is for.
@@ -320,152 +318,154 @@ pub struct ImageWanted {
     pub storage: Option<String>,
     /// Where it comes from.
     pub source: ImageSource,
-    /// What it must add up to, as `sha256:...` or `sha512:...`.
+    /// Its checksum, as `sha256:...` or `sha512:...`.
     pub checksum: Option<String>,
 }
 
 /// Where an image comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImageSource {
-    /// A file here, sent over.
+    /// A local file, which is uploaded.
     File(std::path::PathBuf),
-    /// An address the host fetches it from.
+    /// A URL that the host downloads it from.
     Url(String),
-    /// No document names one; a host may have it, or make it by itself.
+    /// None is configured; the host may have the image, or build it.
     None,
 }
 
-/// What a provider says while it works. It changes nothing.
+/// Progress of a provider, for display only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remark {
-    /// What is being waited for, such as `task qmclone on pve1` or `lock "backup" held by ...`.
+pub enum ProviderEvent {
+    /// It waits for something, such as `task qmclone on pve1` or `lock "backup" held by ...`.
     Waiting(String),
-    /// What is being done inside a node.
+    /// It does something inside a node.
     Doing(String),
-    /// A node has begun to become what its spec says, and goes on by itself from now on.
+    /// A node has started to apply its spec, and continues without a connection.
     Began,
-    /// How far an image is that is being made or fetched.
+    /// Progress of an image that is being built or downloaded.
     Image {
         /// Its name.
         name: String,
-        /// How far it is.
+        /// Its progress.
         what: String,
     },
-    /// Something a person should know, although it worked, such as the warnings of a task.
+    /// A warning, such as those of a task that succeeded.
     Warning(String),
 }
 
-/// Someone who hears what a provider says. It is called in the middle of the work, so it returns
-/// at once.
-pub trait Listener: Send + Sync {
-    /// Hears a remark, and about which guest, where it is about one.
-    fn hear(&self, guest: Option<&GuestUuid>, remark: Remark);
+/// Receives the progress of a provider. Must not block.
+pub trait ProgressListener: Send + Sync {
+    /// Receives an event, with the guest it is about, if any.
+    fn report(&self, guest: Option<&GuestUuid>, event: ProviderEvent);
 }
 
-/// A place where nodes live.
+/// A host that runs guests.
 ///
-/// Every call can be repeated: it looks first and does what is still to do. On
-/// [`Sent::Maybe`] the caller repeats the call, and the look finds out what happened.
+/// Every call is idempotent: it observes first and does what is left to do. On [`Sent::Maybe`] the
+/// caller repeats the call.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// Says what the place can do.
+    /// Returns what the host can do.
     async fn capabilities(&self) -> Result<Capabilities, PortError>;
-    /// Looks at everything, in a constant number of requests.
+    /// Lists hosts, storages and guests, in a constant number of requests.
     async fn observe(&self) -> Result<Inventory, PortError>;
-    /// Looks at one guest, wherever in the cluster it is now; `None` when nothing has both its
-    /// identity and its id. Without an id, the only guest of that identity is meant. The guest with
-    /// its id that someone removed the tags of is returned without a `uuid`: it is no one's.
+    /// Reads one guest, wherever in the cluster it is now; `None` when no guest has both its identity
+    /// and its id. Without an id, the only guest of that identity is meant. A guest with its id whose
+    /// tags were removed is returned without a `uuid`: it belongs to no site.
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError>;
-    /// Gives out an address, where the place does so itself: the one asked for, or one that is the
-    /// guest's from now on until it is destroyed. `None` where others do, such as a DHCP server.
+    /// Assigns an address, where the host does so itself: the requested one, or one that the guest
+    /// keeps until it is destroyed. `None` where a DHCP server or the like does.
     async fn lease(
         &self,
         guest: &GuestUuid,
         asked: Option<IpAddr>,
-    ) -> Result<Option<Leased>, PortError>;
-    /// Makes a guest and leaves it stopped. A guest of that UUID that is already there is
-    /// completed, not doubled; several are a refusal.
+    ) -> Result<Option<AddressLease>, PortError>;
+    /// Creates a guest, stopped. An existing guest with that UUID is completed, not duplicated; when
+    /// there are several, the call is refused.
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError>;
-    /// Starts a guest; one that runs is left alone.
+    /// Starts a guest, unless it runs.
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError>;
-    /// Looks once for the address of a guest's network card.
-    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError>;
-    /// Takes the first-boot data away, once the guest is ready.
+    /// Reads the address of a guest's network interface, without waiting.
+    async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError>;
+    /// Removes the first-boot data of a guest that is ready.
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError>;
-    /// Grows the first disk to a size; a disk that is as large is left alone.
+    /// Grows the first disk to a size, unless it is as large.
     async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError>;
-    /// Gives a guest other CPUs and memory, which count from its next start on.
+    /// Changes the CPUs and memory of a guest, effective from its next start.
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError>;
-    /// Brings a guest to a halt; one that is stopped is left alone.
-    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError>;
-    /// Removes one stopped guest with what belongs to it: the one with this identity and this id,
-    /// on this host, as they are at the moment of the call. One that is gone is no error, one that
-    /// was moved to another host or lost its tags is refused. Without an id only what was stored for it (first-boot
-    /// data, address) is removed.
+    /// Stops a guest, unless it is stopped.
+    async fn stop(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError>;
+    /// Deletes the stopped guest with this identity and id on this host, with everything that
+    /// belongs to it. A guest that does not exist is no error; one that was migrated or has lost its
+    /// tags is refused. Without an id, only what was stored for it (first-boot data, address) is
+    /// deleted.
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError>;
-    /// Gives a guest another identity. Its id, hardware, addresses and power stay as they are.
+    /// Changes the identity of a guest. Its id, hardware, addresses and power state stay the same.
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError>;
-    /// Tells whether an image is in its storage.
-    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError>;
-    /// Brings an image into its storage.
-    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError>;
+    /// Returns whether an image is in its storage.
+    async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError>;
+    /// Uploads, downloads or builds an image, unless it is in its storage.
+    async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError>;
 }
 
-/// Where places are found: hosts of the site, and hosts inside guests.
+/// Connects to hosts of the site, and to hypervisors inside nodes.
 #[async_trait]
-pub trait Places: Send + Sync {
-    /// Opens a host of the site.
+pub trait HostConnector: Send + Sync {
+    /// Connects to a host of the site.
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError>;
-    /// Opens the hypervisor that runs in a node of the manifest on a host of the site.
+    /// Connects to the hypervisor inside a node of the manifest on a host of the site.
     async fn inside(
         &self,
         host: &str,
         node: &str,
         address: IpAddr,
     ) -> Result<Arc<dyn Provider>, PortError>;
-    /// Returns where a host of the site is looked at. Hosts of one cluster that are reached at the
-    /// same address have the same one, and are looked at once.
-    fn door(&self, name: &str) -> String;
-    /// Looks once whether SSH answers at one of some ports of a guest on a host of the site.
-    async fn answers(&self, host: &str, address: IpAddr, ports: &[u16]) -> Result<bool, PortError>;
+    /// Returns the endpoint of a host of the site. Hosts of a cluster with the same endpoint are
+    /// observed once.
+    fn endpoint(&self, name: &str) -> String;
+    /// Returns whether SSH answers at one of some ports of a guest, without waiting.
+    async fn ssh_answers(
+        &self,
+        host: &str,
+        address: IpAddr,
+        ports: &[u16],
+    ) -> Result<bool, PortError>;
 }
 
-/// Makes the first-boot data of nodes, secrets included, when it is needed and not before.
+/// Makes the first-boot data of nodes, including secrets, when it is needed.
 #[async_trait]
-pub trait Seeds: Send + Sync {
-    /// Returns the first-boot data of a node; the same whenever it is asked for, until the guest is
-    /// forgotten.
+pub trait SeedSource: Send + Sync {
+    /// Returns the first-boot data of a node, always the same until [`Self::forget`].
     async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError>;
-    /// Keeps what was stored for a guest (its host key) under another identity as well. Repeating
-    /// it changes nothing.
+    /// Stores what is kept for a guest (its host key) under another identity as well. Idempotent.
     async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError>;
-    /// Forgets what was kept for a guest that is gone. One that is not known is no error.
+    /// Deletes what is kept for a guest that was deleted. An unknown guest is no error.
     async fn forget(&self, guest: &GuestUuid) -> Result<(), PortError>;
 }
 
-/// A node that is made inside what its spec says.
+/// A running node to which a spec is applied.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Inner {
+pub struct ConfigTarget {
     /// Its name.
     pub node: String,
     /// The host of the site it is on.
     pub host: String,
-    /// Which guest it is.
+    /// Its guest.
     pub guest: GuestUuid,
-    /// Where it is reached.
+    /// Its address.
     pub address: IpAddr,
-    /// Where its SSH may listen, the likeliest first.
+    /// Ports on which its SSH may listen, the most likely first.
     pub ports: Vec<u16>,
-    /// What it should be, as the plan has it.
+    /// Its planned properties.
     pub wanted: DesiredGuest,
-    /// What it becomes.
+    /// The spec.
     pub config: ConfigPlan,
-    /// Whether it may be booting for the first time, so that its user may still be being created.
+    /// Whether it may be on its first boot, when its user may not exist yet.
     pub is_new: bool,
 }
 
-impl Inner {
-    /// Puts together what is known of a node that runs. `None` when it should not be there.
+impl ConfigTarget {
+    /// Describes a running node of a plan. `None` when the plan removes it.
     pub fn of(
         node: &NodePlan,
         config: &ConfigPlan,
@@ -489,7 +489,7 @@ impl Inner {
     }
 }
 
-/// Returns where SSH of a node may listen that becomes what `config` says, the likeliest first.
+/// Returns the ports on which the SSH of a node may listen, the most likely first.
 pub fn ssh_ports(node: &NodePlan, config: Option<&ConfigPlan>) -> Vec<u16> {
     let found = node.found.as_ref();
     let was = found.and_then(|found| Some(found.configured.as_ref()?.port));
@@ -505,24 +505,23 @@ pub fn ssh_ports(node: &NodePlan, config: Option<&ConfigPlan>) -> Vec<u16> {
     ports
 }
 
-/// Makes nodes inside what their specs say.
+/// Applies specs inside nodes.
 #[async_trait]
 pub trait Configurer: Send + Sync {
-    /// Looks what differs on a node that runs.
-    async fn check(&self, node: &Inner) -> Result<SpecComparison, PortError>;
-    /// Makes a node what its spec says, and returns whether anything was changed. `hear` is told
-    /// what is being done.
+    /// Compares a running node with its spec.
+    async fn check(&self, node: &ConfigTarget) -> Result<SpecComparison, PortError>;
+    /// Applies its spec to a node, and returns whether anything was changed.
     async fn converge(
         &self,
-        node: &Inner,
-        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+        node: &ConfigTarget,
+        progress: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError>;
-    /// Makes a node again what it was before its spec was applied, by the node's own record.
-    /// Refused when the node has no such record. Returns whether anything was changed.
+    /// Reverts a node to what it was before its spec was applied, from the node's own record.
+    /// Refused when it has none. Returns whether anything was changed.
     async fn revert(
         &self,
-        node: &Inner,
+        node: &ConfigTarget,
         before: &AppliedSpec,
-        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+        progress: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError>;
 }

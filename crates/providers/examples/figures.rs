@@ -11,8 +11,8 @@ use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    Class, DiskSource, FirstBootConfig, Gib, GuestKind, GuestPlan, GuestUuid, Mib, NewGuest, Nic,
-    PortError, Provider as _, Seed,
+    DiskSource, ErrorClass, FirstBootConfig, Gib, GuestKind, GuestPlan, GuestUuid, Mib, NewGuest,
+    Nic, PortError, Provider as _, Seed,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_sim::{Pace, World};
@@ -91,7 +91,7 @@ async fn measure(copies: u32, mebibytes: u64) -> Result<serde_json::Value, Failu
     let speed = homestak_sim::Timing::default().copy_speed as f64;
     let least = f64::from(copies) * (mebibytes << 20) as f64 / speed;
     let locks = |errors: &[PortError]| {
-        let locked = |error: &&PortError| error.class == Class::Busy;
+        let locked = |error: &&PortError| error.class == ErrorClass::Busy;
         errors.iter().filter(locked).count()
     };
     Ok(json!({

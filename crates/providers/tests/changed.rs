@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, Provider as _};
+use homestak_engine::ports::{ErrorClass, Provider as _};
 use homestak_sim::Request;
 use support::simulated::{SimulatedHost, simulated_host};
 
@@ -25,7 +25,7 @@ async fn a_certificate_that_changes_in_the_middle_of_a_run_is_reported_as_that()
     };
     assert_ne!(another.fingerprint, sim.handle.fingerprint);
     let error = pve.start(&guest).await.expect_err("another certificate");
-    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("the host's certificate changed"), "{text}");
     assert!(text.contains(&another.fingerprint), "{text}");
@@ -51,7 +51,7 @@ async fn a_token_that_is_removed_in_the_middle_of_a_run_is_reported_as_that() {
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
     remove_token(&sim).await;
     let error = pve.start(&guest).await.expect_err("no token");
-    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
     let text = error.to_string();
     assert!(
         text.contains("refuses the token that it accepted before"),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    GuestKind, Halt, ImageSource, ImageWanted, PowerState, Provider as _,
+    GuestKind, ImageRequest, ImageSource, PowerState, Provider as _, StopMode,
 };
 use support::add;
 use support::server::Server;
@@ -37,10 +37,10 @@ async fn a_whole_life() {
         assert_eq!(found.and_then(|found| found.address()), None);
         pve.discard_seed(&at).await.expect("discarded");
         pve.discard_seed(&at).await.expect("discarded twice");
-        pve.stop(&at, Halt::Graceful(Duration::from_secs(30)))
+        pve.stop(&at, StopMode::Graceful(Duration::from_secs(30)))
             .await
             .expect("stopped");
-        pve.stop(&at, Halt::Now).await.expect("stopped twice");
+        pve.stop(&at, StopMode::Now).await.expect("stopped twice");
         pve.destroy(&at).await.expect("destroyed");
         pve.destroy(&at).await.expect("destroyed twice");
         assert_eq!(pve.inspect(&at).await.expect("a look"), None);
@@ -103,7 +103,7 @@ async fn images_are_sent_in_the_right_order_and_only_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("x.qcow2");
     fs_err::write(&path, vec![7; 3 << 20]).expect("written");
-    let image = ImageWanted {
+    let image = ImageRequest {
         file: "x.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
@@ -122,7 +122,7 @@ async fn images_are_sent_in_the_right_order_and_only_once() {
         .filter(|line| line.ends_with("/upload"))
         .count();
     assert_eq!(uploads, 1);
-    let fetched = ImageWanted {
+    let fetched = ImageRequest {
         file: "y.qcow2".to_owned(),
         source: ImageSource::Url("https://example.org/y.qcow2".to_owned()),
         ..image

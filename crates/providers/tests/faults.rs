@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, PortError,
-    Provider as _,
+    ErrorClass, Gib, GuestKind, GuestRef, ImageRequest, ImageSource, NewGuest, PortError,
+    Provider as _, StopMode,
 };
 use homestak_providers::pve::{Pve, PveLimits};
 use homestak_sim::{Boots, Call, Fault, FaultKind, GuestFacts};
@@ -27,8 +27,8 @@ use support::simulated::{SimulatedHost, simulated_host};
 struct TestInput {
     guest: NewGuest,
     at: GuestRef,
-    sent: ImageWanted,
-    fetched: ImageWanted,
+    sent: ImageRequest,
+    fetched: ImageRequest,
 }
 
 type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + Send + 'a>>;
@@ -106,7 +106,7 @@ const OPERATIONS: [(&str, Act, Check); 13] = [
     ),
     (
         "stop",
-        |pve, input| Box::pin(pve.stop(&input.at, Halt::Graceful(Duration::from_secs(5)))),
+        |pve, input| Box::pin(pve.stop(&input.at, StopMode::Graceful(Duration::from_secs(5)))),
         |sim, _| assert!(!only(sim).running),
     ),
     (
@@ -151,7 +151,7 @@ fn seeds(sim: &SimulatedHost) -> Vec<String> {
         .collect()
 }
 
-fn one_file(sim: &SimulatedHost, image: &ImageWanted) {
+fn one_file(sim: &SimulatedHost, image: &ImageRequest) {
     let ending = format!("/{}", image.file);
     let volumes = sim.world.volumes();
     let found = volumes
@@ -162,22 +162,22 @@ fn one_file(sim: &SimulatedHost, image: &ImageWanted) {
 
 /// The classes an error may have when this went wrong. What an operation can settle by looking is
 /// no error at all.
-fn allowed(kind: &FaultKind, class: Class) -> bool {
-    let unreachable = matches!(class, Class::Unreachable { .. });
+fn allowed(kind: &FaultKind, class: ErrorClass) -> bool {
+    let unreachable = matches!(class, ErrorClass::Unreachable { .. });
     match kind {
         FaultKind::ResetBefore
         | FaultKind::ResetAfter
         | FaultKind::Timeout
         | FaultKind::LostAnswer
-        | FaultKind::Status(_) => unreachable || class == Class::Busy,
+        | FaultKind::Status(_) => unreachable || class == ErrorClass::Busy,
         FaultKind::Garbage | FaultKind::Truncated => {
-            unreachable || matches!(class, Class::Broken | Class::Busy)
+            unreachable || matches!(class, ErrorClass::Broken | ErrorClass::Busy)
         }
         // A rival or a late answer may hold it, and that passes.
         FaultKind::RepeatedAnswer
         | FaultKind::Slow(_)
         | FaultKind::StaleList(_)
-        | FaultKind::TaskDies => class == Class::Busy,
+        | FaultKind::TaskDies => class == ErrorClass::Busy,
     }
 }
 
@@ -228,7 +228,7 @@ impl FaultRun {
         self.sim
             .world
             .offer_download(&url, 1 << 20, &"0".repeat(64));
-        let sent = ImageWanted {
+        let sent = ImageRequest {
             file: format!("sent-{name}"),
             kind: GuestKind::Vm,
             host: "pve1".to_owned(),
@@ -236,7 +236,7 @@ impl FaultRun {
             source: ImageSource::File(self.directory.path().join("x.raw")),
             checksum: None,
         };
-        let fetched = ImageWanted {
+        let fetched = ImageRequest {
             file: format!("fetched-{name}"),
             source: ImageSource::Url(url),
             checksum: Some(format!("sha256:{}", "0".repeat(64))),

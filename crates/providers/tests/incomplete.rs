@@ -8,7 +8,7 @@ mod support;
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, GuestRef, NewGuest, PortError, Provider as _};
+use homestak_engine::ports::{ErrorClass, GuestRef, NewGuest, PortError, Provider as _};
 use homestak_providers::pve::vmid::choose;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_sim::{Kind, World};
@@ -69,7 +69,7 @@ fn limits() -> PveLimits {
 
 /// Checks an error with a token that does not see tasks of others.
 fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
-    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Busy, "{error:?}");
     assert!(error.detail.contains("that this token sees"), "{error:?}");
     check_hint(error, vmid, lock, tool);
 }
@@ -190,7 +190,7 @@ async fn destroying_waits_for_a_guest_that_is_still_being_made_and_names_it() {
     let successor = sim.client();
     // Without an id nothing is removed: whose it is, is the caller's to prove.
     let error = successor.destroy(&unlocated(&guest)).await;
-    assert_eq!(error.expect_err("it is there now").class, Class::Busy);
+    assert_eq!(error.expect_err("it is there now").class, ErrorClass::Busy);
     let seen = successor.inspect(&unlocated(&guest)).await.expect("a look");
     let seen = seen.expect("a guest");
     assert_eq!(seen.run.as_deref(), Some("run1"));
@@ -217,7 +217,7 @@ async fn a_token_that_sees_all_tasks_reports_at_once_that_nothing_makes_the_gues
     let vmid = crash_during_create(&sim, &guest).await;
     let error = sim.client().destroy(&unlocated(&guest)).await;
     let error = error.expect_err("half-made");
-    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
     assert!(
         error.detail.contains("no task makes it any more"),
         "{error:?}"
@@ -251,6 +251,6 @@ async fn a_guest_that_someone_else_is_making_is_not_said_to_be_left() {
     }
     let error = sim.client_with(limits()).destroy(&unlocated(&guest)).await;
     let error = error.expect_err("it is being created");
-    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Busy, "{error:?}");
     assert!(!error.detail.contains("any more"), "{error:?}");
 }

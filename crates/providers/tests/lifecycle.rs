@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, PowerState, Provider as _,
+    ErrorClass, Gib, GuestKind, GuestRef, ImageRequest, ImageSource, Mib, PowerState,
+    Provider as _, StopMode,
 };
 use homestak_providers::pve::PveLimits;
 use homestak_providers::pve::facts::Fetched;
@@ -47,10 +48,10 @@ async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
         pve.discard_seed(&at).await.expect("discarded twice");
         pve.grow_disk(&at, Gib(12)).await.expect("grown");
         pve.grow_disk(&at, Gib(12)).await.expect("grown twice");
-        pve.stop(&at, Halt::Graceful(Duration::from_secs(30)))
+        pve.stop(&at, StopMode::Graceful(Duration::from_secs(30)))
             .await
             .expect("stopped");
-        pve.stop(&at, Halt::Now).await.expect("stopped twice");
+        pve.stop(&at, StopMode::Now).await.expect("stopped twice");
         pve.start(&at).await.expect("started again");
         pve.destroy(&at).await.expect("destroyed, although it ran");
         pve.destroy(&at).await.expect("destroyed twice");
@@ -73,7 +74,7 @@ async fn an_image_is_sent_with_its_checksum() {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let mut image = ImageWanted {
+    let mut image = ImageRequest {
         file: "x.raw".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
@@ -85,7 +86,7 @@ async fn an_image_is_sent_with_its_checksum() {
         .ensure_image(&image)
         .await
         .expect_err("another checksum");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(!error.log.is_empty(), "{error:?}");
     image.checksum = Some(format!("sha256:{digits}"));
     pve.ensure_image(&image).await.expect("sent");
@@ -209,14 +210,14 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     pve.start(&at).await.expect("started where it is now");
     assert!(sim.world.is_running(id(&at)));
     assert_eq!(facts_of(&sim, id(&at)).host, "pve2");
-    pve.stop(&at, Halt::Now).await.expect("stopped");
+    pve.stop(&at, StopMode::Now).await.expect("stopped");
     move_to("pve1");
     pve.grow_disk(&at, Gib(9))
         .await
         .expect("grown where it is now");
     move_to("pve2");
     let error = pve.destroy(&at).await.expect_err("planned elsewhere");
-    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
     assert_eq!(sim.world.guests().len(), 1);
     let moved = GuestRef {
         host: "pve2".to_owned(),
@@ -256,7 +257,7 @@ async fn an_image_is_fetched_with_its_checksum() {
     let url = "https://example.org/y.qcow2";
     let digits = "5".repeat(64);
     sim.world.offer_download(url, 1 << 20, &digits);
-    let mut image = ImageWanted {
+    let mut image = ImageRequest {
         file: "y.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
@@ -268,7 +269,7 @@ async fn an_image_is_fetched_with_its_checksum() {
         .ensure_image(&image)
         .await
         .expect_err("another checksum");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.hint.contains("checksum"), "{error:?}");
     assert!(!pve.has_image(&image).await.expect("a look"));
     image.checksum = Some(format!("sha256:{digits}"));
@@ -291,13 +292,13 @@ async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made
     let mut large = support::vm(1);
     large.disk = Gib(500);
     let error = pve.create(&large).await.expect_err("no room");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.detail.contains("500.0 GiB"), "{error:?}");
     assert!(error.detail.contains("GiB free"), "{error:?}");
     let mut heavy = support::vm(1);
     heavy.memory = Mib(128 << 10);
     let error = pve.create(&heavy).await.expect_err("no memory");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.detail.contains("128.0 GiB"), "{error:?}");
     assert_eq!(sim.world.volumes(), before, "not even a seed");
     pve.create(&support::vm(1)).await.expect("one that fits");

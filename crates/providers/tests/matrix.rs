@@ -11,7 +11,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, Gib, GuestRef, Halt, NewGuest, PortError, Provider as _};
+use homestak_engine::ports::{
+    ErrorClass, Gib, GuestRef, NewGuest, PortError, Provider as _, StopMode,
+};
 use homestak_providers::pve::Pve;
 use support::sample::{Sample, is_full};
 use support::server::Server;
@@ -45,7 +47,7 @@ async fn run_with_retries(pve: &Pve, guest: &NewGuest, at: &GuestRef, operation:
             Err(error) => assert!(
                 matches!(
                     error.class,
-                    Class::Unreachable { .. } | Class::Broken | Class::Busy
+                    ErrorClass::Unreachable { .. } | ErrorClass::Broken | ErrorClass::Busy
                 ),
                 "{error:?}"
             ),
@@ -156,7 +158,7 @@ fn start<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
 }
 
 fn stop<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
-    Box::pin(pve.stop(at, Halt::Now))
+    Box::pin(pve.stop(at, StopMode::Now))
 }
 
 fn grow<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {

@@ -9,17 +9,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Gib, GuestKind, GuestUuid, ImageSource, ImageWanted, Listener, Provider as _, Remark,
+    Gib, GuestKind, GuestUuid, ImageRequest, ImageSource, ProgressListener, Provider as _,
+    ProviderEvent,
 };
 use homestak_providers::pve::PveLimits;
 use homestak_sim::{Call, Fault, FaultKind, Kind};
 use support::simulated::{SimulatedHost, simulated_host};
 
 #[derive(Default)]
-struct RecordingListener(Mutex<Vec<(Option<GuestUuid>, Remark)>>);
+struct RecordingListener(Mutex<Vec<(Option<GuestUuid>, ProviderEvent)>>);
 
-impl Listener for RecordingListener {
-    fn hear(&self, guest: Option<&GuestUuid>, remark: Remark) {
+impl ProgressListener for RecordingListener {
+    fn report(&self, guest: Option<&GuestUuid>, remark: ProviderEvent) {
         let mut recorded = self.0.lock().expect("ears");
         recorded.push((guest.cloned(), remark));
     }
@@ -29,8 +30,11 @@ impl RecordingListener {
     fn waits(&self) -> Vec<(Option<GuestUuid>, String)> {
         let recorded = self.0.lock().expect("ears");
         let waits = recorded.iter().filter_map(|(guest, remark)| match remark {
-            Remark::Waiting(text) => Some((guest.clone(), text.clone())),
-            Remark::Warning(_) | Remark::Doing(_) | Remark::Began | Remark::Image { .. } => None,
+            ProviderEvent::Waiting(text) => Some((guest.clone(), text.clone())),
+            ProviderEvent::Warning(_)
+            | ProviderEvent::Doing(_)
+            | ProviderEvent::Began
+            | ProviderEvent::Image { .. } => None,
         });
         waits.collect()
     }
@@ -38,8 +42,11 @@ impl RecordingListener {
     fn warnings(&self) -> Vec<(Option<GuestUuid>, String)> {
         let recorded = self.0.lock().expect("ears");
         let warnings = recorded.iter().filter_map(|(guest, remark)| match remark {
-            Remark::Warning(text) => Some((guest.clone(), text.clone())),
-            Remark::Waiting(_) | Remark::Doing(_) | Remark::Began | Remark::Image { .. } => None,
+            ProviderEvent::Warning(text) => Some((guest.clone(), text.clone())),
+            ProviderEvent::Waiting(_)
+            | ProviderEvent::Doing(_)
+            | ProviderEvent::Began
+            | ProviderEvent::Image { .. } => None,
         });
         warnings.collect()
     }
@@ -166,7 +173,7 @@ async fn files_on_their_way_are_named_and_their_address_is_not() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("x.raw");
     fs_err::write(&path, vec![7; 1 << 20]).expect("written");
-    let sent = ImageWanted {
+    let sent = ImageRequest {
         file: "x.raw".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
@@ -175,7 +182,7 @@ async fn files_on_their_way_are_named_and_their_address_is_not() {
         checksum: None,
     };
     pve.ensure_image(&sent).await.expect("sent");
-    let fetched = ImageWanted {
+    let fetched = ImageRequest {
         file: "y.raw".to_owned(),
         source: ImageSource::Url("https://user:hush@example.org/y.raw".to_owned()),
         ..sent

@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, Gib, GuestKind, Halt, ImageSource, ImageWanted, Mib, PowerState, Provider as _,
+    ErrorClass, Gib, GuestKind, ImageRequest, ImageSource, Mib, PowerState, Provider as _, StopMode,
 };
 use homestak_providers::pve::PveLimits;
 use homestak_sim::{Call, Fault, FaultKind, Kind, Timing};
@@ -38,7 +38,7 @@ async fn a_task_that_died_when_its_work_was_done_is_no_failure() {
         let guest = pve.create(&new).await.expect("created");
         pve.start(&guest).await.expect("started");
         pve.discard_seed(&guest).await.expect("ejected");
-        pve.stop(&guest, Halt::Now).await.expect("stopped");
+        pve.stop(&guest, StopMode::Now).await.expect("stopped");
         pve.destroy(&guest).await.expect("removed");
         assert!(sim.world.guests().is_empty());
         sim.world.clear_faults();
@@ -69,7 +69,7 @@ async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_
     let error = created.expect_err("it is half-made");
     let vmid = sim.world.guests()[0].vmid;
     // Its token does not see tasks of others, which may be making it.
-    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Busy, "{error:?}");
     assert!(error.detail.contains("`create`"), "{error:?}");
     assert!(
         error.hint.contains(&format!("`pct unlock {vmid}`")),
@@ -110,7 +110,7 @@ async fn a_guest_whose_tags_were_removed_is_named_as_that_and_not_changed() {
         let before = sim.world.guests();
         new.vmid = Some(vmid.into());
         let error = pve.create(&new).await.expect_err("it was given up");
-        assert_eq!(error.class, Class::Refused, "{error:?}");
+        assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
         assert!(error.detail.contains("its tags were removed"), "{error:?}");
         assert!(
             error.hint.contains(&format!("homestak-id-{}", new.uuid)),
@@ -132,7 +132,7 @@ async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts()
         .expect("changed");
     let seen = pve.inspect(&guest).await.expect("seen").expect("there");
     assert_eq!((seen.cores, seen.memory), (Some(2), Some(Mib(1024).into())));
-    pve.stop(&guest, Halt::Now).await.expect("stopped");
+    pve.stop(&guest, StopMode::Now).await.expect("stopped");
     let seen = pve.inspect(&guest).await.expect("seen").expect("there");
     assert_eq!((seen.cores, seen.memory), (Some(4), Some(Mib(2048).into())));
 }
@@ -201,7 +201,7 @@ async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
     let sim = simulated_host(|builder| builder).await;
     let url = "https://images.example/a.qcow2";
     sim.world.offer_download(url, 2_000_000_000, "");
-    let image = ImageWanted {
+    let image = ImageRequest {
         file: "a.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),

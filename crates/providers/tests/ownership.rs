@@ -5,7 +5,7 @@
 
 mod support;
 
-use homestak_engine::ports::{Class, Gib, GuestId, GuestKind, Halt, Provider as _};
+use homestak_engine::ports::{ErrorClass, Gib, GuestId, GuestKind, Provider as _, StopMode};
 use homestak_providers::local::{Instance, Local, LocalSettings};
 use homestak_providers::pve::vmid::choose;
 use support::add;
@@ -28,21 +28,21 @@ async fn a_guest_that_only_has_our_vmid_is_never_touched() {
     assert_eq!(pve.inspect(&guest).await.expect("a look"), None);
     assert_eq!(
         pve.start(&guest).await.expect_err("missing").class,
-        Class::Missing
+        ErrorClass::Missing
     );
     assert_eq!(
-        pve.stop(&guest, Halt::Now)
+        pve.stop(&guest, StopMode::Now)
             .await
             .expect_err("missing")
             .class,
-        Class::Missing
+        ErrorClass::Missing
     );
     assert_eq!(
         pve.grow_disk(&guest, Gib(99))
             .await
             .expect_err("missing")
             .class,
-        Class::Missing
+        ErrorClass::Missing
     );
     pve.destroy(&guest).await.expect("ours is gone");
     let world = server.world();
@@ -72,7 +72,7 @@ async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
         pve.create(&support::vm(1)).await.map(|_| ()),
     ] {
         let error = result.expect_err("refused");
-        assert_eq!(error.class, Class::Refused);
+        assert_eq!(error.class, ErrorClass::Refused);
         assert!(error.detail.contains("VM 150"), "{error:?}");
     }
     // Under the id of the original there is nothing, so nothing is done.
@@ -149,7 +149,7 @@ async fn an_id_that_is_taken_is_left_and_a_given_one_is_refused() {
     let mut other = support::vm(2);
     other.vmid = first.vmid;
     let error = pve.create(&other).await.expect_err("refused");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.hint.contains("vmid"), "{error:?}");
     other.vmid = None;
     let second = pve.create(&other).await.expect("a guest");
@@ -169,7 +169,7 @@ async fn a_protected_guest_stays() {
         .destroy(&guest)
         .await
         .expect_err("refused");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(
         server.world().guests[&100].running,
         "it was not even stopped"
@@ -223,7 +223,7 @@ async fn a_guest_with_the_tags_of_two_sites_is_refused_and_stays() {
         pve.create(&support::vm(1)).await.map(|_| ()),
     ] {
         let error = result.expect_err("refused");
-        assert_eq!(error.class, Class::Refused);
+        assert_eq!(error.class, ErrorClass::Refused);
         assert!(error.detail.contains("several sites"), "{error:?}");
     }
     let world = server.world();
@@ -248,10 +248,10 @@ async fn a_guest_whose_tags_were_removed_is_seen_without_an_identity_and_not_cal
     for result in [
         pve.destroy(&guest).await,
         pve.start(&guest).await,
-        pve.stop(&guest, Halt::Now).await,
+        pve.stop(&guest, StopMode::Now).await,
     ] {
         let error = result.expect_err("it is there");
-        assert_eq!(error.class, Class::Refused, "{error:?}");
+        assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
         assert!(error.detail.contains("VM 100"), "{error:?}");
         assert!(error.detail.contains("its tags were removed"), "{error:?}");
     }
@@ -275,7 +275,7 @@ async fn a_guest_without_a_site_is_completed_only_where_the_plan_found_it_so() {
     let server = Server::start(world).await;
     let pve = support::client(&server);
     let error = pve.create(&new).await.expect_err("refused");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.detail.contains("VM 150"), "{error:?}");
     let only_read = |log: &[String]| log.iter().all(|line| line.starts_with("GET"));
     assert!(only_read(&server.world().log), "{:?}", server.world().log);
@@ -303,7 +303,7 @@ async fn a_node_of_this_machine_without_a_site_is_taken_only_where_the_plan_foun
     let instance = Instance::at(&root).expect("a realm");
     let local = Local::open(instance, LocalSettings::default());
     let error = local.create(&new).await.expect_err("refused");
-    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
     assert!(error.detail.contains("not the site"), "{error:?}");
     new.first_form = true;
     let guest = local.create(&new).await.expect("it is there");

@@ -8,8 +8,8 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, NewGuest, NewIdentity,
-    PortError, Provider as _,
+    Gib, GuestKind, GuestRef, ImageRequest, ImageSource, Mib, NewGuest, NewIdentity, PortError,
+    Provider as _, StopMode,
 };
 use homestak_providers::pve::Pve;
 use homestak_providers::pve::preflight::{
@@ -91,8 +91,8 @@ async fn checks(pve: &Pve) -> Result<(), String> {
     }
 }
 
-fn image(file: &str, kind: GuestKind) -> ImageWanted {
-    ImageWanted {
+fn image(file: &str, kind: GuestKind) -> ImageRequest {
+    ImageRequest {
         file: file.to_owned(),
         kind,
         host: "pve1".to_owned(),
@@ -138,7 +138,7 @@ async fn work(pve: &Pve, sim: &SimulatedHost) -> Result<(), PortError> {
         address(pve, sim, &at).await?;
         pve.discard_seed(&at).await?;
         pve.grow_disk(&at, Gib(12)).await?;
-        pve.stop(&at, Halt::Graceful(Duration::from_secs(60)))
+        pve.stop(&at, StopMode::Graceful(Duration::from_secs(60)))
             .await?;
         pve.reshape(&at, 1, Mib(512)).await?;
         let to = NewIdentity {
@@ -154,7 +154,7 @@ async fn work(pve: &Pve, sim: &SimulatedHost) -> Result<(), PortError> {
         let seen = pve.inspect(&renamed).await?;
         assert!(seen.is_some(), "it is there under its new identity");
         pve.start(&renamed).await?;
-        pve.stop(&renamed, Halt::Now).await?;
+        pve.stop(&renamed, StopMode::Now).await?;
         pve.destroy(&renamed).await?;
     }
     Ok(())

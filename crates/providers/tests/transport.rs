@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_engine::ports::{Class, Halt, Provider as _, Sent};
+use homestak_engine::ports::{ErrorClass, Provider as _, Sent, StopMode};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Password, Pve, PveLimits};
 use support::server::Server;
 use support::world::{Fault, World};
@@ -21,7 +21,7 @@ async fn another_certificate_is_refused_before_anything_is_sent() {
     let mut settings = settings(&server);
     settings.endpoint.trust = Trust::Pinned(Fingerprint([7; 32]));
     let error = connect(settings).observe().await.expect_err("refused");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.detail.contains("fingerprint"), "{error:?}");
     assert_eq!(server.world().requests, 0);
     check_secret(&error);
@@ -33,7 +33,7 @@ async fn a_port_where_nobody_listens_is_unreachable_and_nothing_was_sent() {
     let mut settings = settings(&server);
     settings.endpoint.url = "https://127.0.0.1:9".to_owned();
     let error = connect(settings).observe().await.expect_err("unreachable");
-    assert_eq!(error.class, Class::Unreachable { sent: Sent::No });
+    assert_eq!(error.class, ErrorClass::Unreachable { sent: Sent::No });
     check_secret(&error);
 }
 
@@ -53,7 +53,7 @@ async fn a_token_that_is_not_known_is_refused_without_showing_it() {
     let other = "root@pam!x1=0f0e0d0c-0b0a-4908-8706-0504030201ff";
     settings.credential = Credential::Token(ApiToken::parse(other).expect("a token"));
     let error = connect(settings).observe().await.expect_err("refused");
-    assert_eq!(error.class, Class::Refused);
+    assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.hint.contains("token"), "{error:?}");
     check_secret(&error);
 }
@@ -92,19 +92,19 @@ async fn the_reason_phrase_is_read_and_classified() {
     let server = Server::start(World::new()).await;
     let pve = support::client(&server);
     for (status, text, class) in [
-        (500, "got timeout", Class::Busy),
-        (500, "storage 'x' does not exist", Class::Missing),
+        (500, "got timeout", ErrorClass::Busy),
+        (500, "storage 'x' does not exist", ErrorClass::Missing),
         (
             403,
             "Permission check failed (/vms, VM.Audit)",
-            Class::Refused,
+            ErrorClass::Refused,
         ),
         (
             501,
             "Method 'GET /cluster/resources' not implemented",
-            Class::Refused,
+            ErrorClass::Refused,
         ),
-        (302, "Found", Class::Broken),
+        (302, "Found", ErrorClass::Broken),
     ] {
         server
             .world()
@@ -210,7 +210,7 @@ async fn without_quorum_changes_stop_and_questions_go_on() {
         .faults_on
         .push(("POST /status/start", refusal));
     let error = pve.start(&guest).await.expect_err("no quorum");
-    assert_eq!(error.class, Class::Busy);
+    assert_eq!(error.class, ErrorClass::Busy);
     let posts = |server: &Server| {
         server
             .world()
@@ -244,7 +244,7 @@ async fn a_ticket_goes_with_its_csrf_token_and_is_renewed_before_it_runs_out() {
     assert_eq!(server.world().logins, 1);
     // A ticket is good for two hours; what starts at their end must still be served.
     clock.jump(Duration::from_secs(91 * 60));
-    pve.stop(&guest, Halt::Now).await.expect("stopped");
+    pve.stop(&guest, StopMode::Now).await.expect("stopped");
     assert_eq!(server.world().logins, 2);
     assert!(!server.world().guests[&100].running);
 }

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, Gib, Provider as _};
+use homestak_engine::ports::{ErrorClass, Gib, Provider as _};
 use homestak_providers::pve::PveLimits;
 use support::add;
 use support::server::Server;
@@ -65,7 +65,7 @@ async fn a_failed_task_comes_with_its_log_and_class() {
     server.world().task_length = 40;
     let (result, ()) = tokio::join!(making, failing);
     let error = result.expect_err("a failure");
-    assert_eq!(error.class, Class::Missing);
+    assert_eq!(error.class, ErrorClass::Missing);
     assert_eq!(error.log, ["WARN: a line of the log"]);
     assert!(
         error
@@ -112,7 +112,7 @@ async fn a_lock_that_stays_is_named_with_its_task_and_never_broken() {
     };
     let pve = support::client_with(&server, limits);
     let error = pve.destroy(&guest).await.expect_err("busy");
-    assert_eq!(error.class, Class::Busy);
+    assert_eq!(error.class, ErrorClass::Busy);
     assert!(
         error.detail.contains("`backup`") && error.detail.contains("vzdump"),
         "{error:?}"

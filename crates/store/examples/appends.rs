@@ -1,8 +1,4 @@
-//! Measures how fast steps are written down, and how large they are.
-//!
-//! In: a directory on the disk to measure; optionally, how many nodes. Out: figures, on standard
-//! output.
-//! Never: a directory that holds a journal already.
+//! Measures how fast steps are recorded, and how large they are.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -11,7 +7,7 @@ use std::sync::Arc;
 
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_core::plan::NodeStatus;
-use homestak_engine::journal::{Entry, Happened, Journal, RunId};
+use homestak_engine::journal::{Entry, Journal, RunId, StepEvent};
 use homestak_store::Sqlite;
 use homestak_test_support::sample;
 use rusqlite::Connection;
@@ -40,7 +36,7 @@ fn create(node: usize) -> [Entry; 2] {
     [
         sample::known(
             node * 4,
-            Happened::Intent,
+            StepEvent::Intent,
             sample::record(&name, NodeStatus::Creating),
         ),
         sample::known(

@@ -1,7 +1,4 @@
 //! The suite of every journal, on SQLite.
-//!
-//! In: temporary directories. Out: nothing.
-//! Never: what only SQLite has; that is tested beside its code.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -16,7 +13,7 @@ use std::sync::Arc;
 
 use homestak_engine::journal::{Journal, Scope};
 use homestak_store::Sqlite;
-use suite::Ground;
+use suite::JournalFixture;
 
 /// Tells a started process what it does, and where.
 const ROLE: &str = "HOMESTAK_TEST_ROLE";
@@ -27,7 +24,7 @@ struct Directory {
     _own: Option<tempfile::TempDir>,
 }
 
-impl Ground for Directory {
+impl JournalFixture for Directory {
     fn open(&self) -> Arc<dyn Journal> {
         Arc::new(Sqlite::open(&self.path).unwrap())
     }
@@ -55,7 +52,7 @@ impl Ground for Directory {
     }
 }
 
-fn ground() -> Directory {
+fn fixture() -> Directory {
     let own = tempfile::tempdir().unwrap();
     Directory {
         path: own.path().join("state"),
@@ -63,29 +60,29 @@ fn ground() -> Directory {
     }
 }
 
-suite::suite!(crate::ground);
+suite::suite!(crate::fixture);
 
-/// This program again, as another process: what [`Ground::start`] starts is this test.
+/// This program again, as another process: what [`JournalFixture::start`] starts is this test.
 #[test]
 fn a_started_process_plays_its_role() {
     if let (Ok(role), Some(path)) = (std::env::var(ROLE), std::env::var_os(PLACE)) {
-        let ground = Directory {
+        let fixture = Directory {
             path: path.into(),
             _own: None,
         };
-        return suite::processes::play(&ground, &role);
+        return suite::processes::play(&fixture, &role);
     }
-    let ground = ground();
+    let fixture = fixture();
     let id = suite::run(async {
         let plan = suite::sample::plan("m", 1);
-        let journal = ground.open();
+        let journal = fixture.open();
         journal
             .begin("apply", &plan, "run", suite::sample::at(0))
             .await
     })
     .unwrap();
-    let status = ground.start(&format!("append {id} 3")).wait().unwrap();
+    let status = fixture.start(&format!("append {id} 3")).wait().unwrap();
     assert!(status.success());
-    let run = suite::run(async { ground.open().run(id).await });
+    let run = suite::run(async { fixture.open().run(id).await });
     assert_eq!(run.unwrap().unwrap().entries.len(), 3);
 }

@@ -9,8 +9,8 @@ use homestak_core::plan::{
     Action, DesiredGuest, GuestPlan, Nic, NodeLocation, NodePlan, NodeRecord, NodeStatus, OnError,
     PLAN_FORMAT, Plan, Reason, StepId, Steps, Verb, steps,
 };
-use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
-use homestak_engine::ports::{Class, Gib, Mib, Next};
+use homestak_engine::journal::{Entry, Scope, StepError, StepEvent};
+use homestak_engine::ports::{ErrorClass, Gib, Mib, NextAction};
 use jiff::Timestamp;
 
 /// A moment.
@@ -139,7 +139,7 @@ pub fn record(name: &str, status: NodeStatus) -> NodeRecord {
 }
 
 /// An entry of a step.
-pub fn entry(number: usize, happened: Happened) -> Entry {
+pub fn entry(number: usize, happened: StepEvent) -> Entry {
     Entry {
         step: step(number),
         happened,
@@ -149,7 +149,7 @@ pub fn entry(number: usize, happened: Happened) -> Entry {
 }
 
 /// An entry with what is recorded then.
-pub fn known(number: usize, happened: Happened, record: NodeRecord) -> Entry {
+pub fn known(number: usize, happened: StepEvent, record: NodeRecord) -> Entry {
     Entry {
         record: Some(record),
         ..entry(number, happened)
@@ -157,17 +157,17 @@ pub fn known(number: usize, happened: Happened, record: NodeRecord) -> Entry {
 }
 
 /// A step that changed something.
-pub fn done() -> Happened {
-    Happened::Done { changed: true }
+pub fn done() -> StepEvent {
+    StepEvent::Done { changed: true }
 }
 
 /// What went wrong, with text that is hard to keep.
-pub fn trouble() -> Trouble {
-    Trouble {
-        class: Class::Refused,
+pub fn trouble() -> StepError {
+    StepError {
+        class: ErrorClass::Refused,
         message: "create guest 99011 on father: storage `local-zfs` is \"full\"\n\u{1f480}".into(),
         log: vec!["line 1".into(), String::new(), "TASK ERROR".into()],
         hint: "free space".into(),
-        next: Next::Repeat,
+        next: NextAction::Repeat,
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use homestak_core::doc::manifest::Mode;
-use homestak_driver::select::Choice;
+use homestak_driver::select::ManifestSelector;
 
 /// Which manifest, and what the command line adds to it.
 #[derive(Debug, Clone, Default, Args)]
@@ -31,8 +31,8 @@ pub struct ManifestArgs {
 
 impl ManifestArgs {
     /// Returns what is chosen.
-    pub fn choice(&self) -> Choice {
-        Choice {
+    pub fn choice(&self) -> ManifestSelector {
+        ManifestSelector {
             name: self.manifest.clone().or_else(|| self.name.clone()),
             file: self.manifest_file.clone(),
             json: self.manifest_json.clone(),

@@ -4,7 +4,7 @@
 //! Never: names looked up; that is `nodes`.
 
 use clap::Args;
-use homestak_driver::runs::Which;
+use homestak_driver::runs::RunSelector;
 
 /// Which node is meant.
 #[derive(Debug, Clone, Args)]
@@ -22,8 +22,8 @@ pub struct NodeArgs {
 
 impl NodeArgs {
     /// Returns where it is looked for.
-    pub fn which(&self) -> Which {
-        Which {
+    pub fn which(&self) -> RunSelector {
+        RunSelector {
             manifest: self.manifest.clone(),
             host: self.host.clone(),
         }

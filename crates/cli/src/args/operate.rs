@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use homestak_core::plan::OnError;
-use homestak_driver::runs::Which;
+use homestak_driver::runs::RunSelector;
 use homestak_driver::settings::VmEngine;
 
 use super::ManifestArgs;
@@ -193,8 +193,8 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// Returns which runs are meant.
-    pub fn which(&self) -> Which {
-        Which {
+    pub fn which(&self) -> RunSelector {
+        RunSelector {
             manifest: self.manifest.clone().or_else(|| self.name.clone()),
             host: self.host.clone(),
         }

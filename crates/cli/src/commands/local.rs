@@ -6,7 +6,7 @@ use homestak_driver::error::count;
 use homestak_driver::hosts::local::{
     self, Engine, LOCAL, Local, Node, PortError, RemoteCall, RemoteReply,
 };
-use homestak_driver::{DriverError, off};
+use homestak_driver::{DriverError, run_blocking};
 use serde_json::json;
 
 use super::Outcome;
@@ -44,7 +44,7 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
 /// Installs what is missing, and says what.
 pub(super) async fn install(printer: &Printer) -> Result<(), DriverError> {
     printer.say("Looking for what this machine lacks.");
-    let installed = off(local::install).await?;
+    let installed = run_blocking(local::install).await?;
     if installed.is_empty() {
         printer.say("Everything was there.");
     } else {

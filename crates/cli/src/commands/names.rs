@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use homestak_driver::runs::Which;
+use homestak_driver::runs::RunSelector;
 use homestak_driver::{DriverError, journal, nodes};
 
 use crate::args::NamesArg;
@@ -99,7 +99,7 @@ fn known(kind: NamesArg, settings: &Settings) -> Result<BTreeSet<String>, Driver
         }
         NamesArg::Nodes => {
             let journal = journal(&settings.driver)?;
-            let which = Which::default();
+            let which = RunSelector::default();
             let nodes = block_on(nodes::all(journal.as_ref(), &session, &which))??;
             let nodes = nodes.list.iter();
             nodes.map(|node| node.name().to_owned()).collect()

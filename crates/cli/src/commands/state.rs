@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use homestak_driver::Driver;
 use homestak_driver::error::count;
-use homestak_driver::rebuild::{Summary, locked_out, rebuild};
-use homestak_driver::runs::Which;
+use homestak_driver::rebuild::{RebuildReport, locked_out, rebuild};
+use homestak_driver::runs::RunSelector;
 use serde_json::{Value as Json, json};
 
 use super::{Outcome, driver};
@@ -21,7 +21,7 @@ const REFUSED: u8 = 3;
 pub(super) fn run(command: &StateCommand, settings: &Settings, printer: &Printer) -> Outcome {
     let StateCommand::Rebuild(args) = command;
     let (driver, _) = driver(settings.session()?, settings, false, printer)?;
-    let which = Which {
+    let which = RunSelector {
         manifest: args.manifest.clone(),
         host: args.host.clone(),
     };
@@ -29,7 +29,12 @@ pub(super) fn run(command: &StateCommand, settings: &Settings, printer: &Printer
     show(&block_on(rebuilt)??, &driver, args, printer)
 }
 
-fn show(summary: &Summary, driver: &Driver, args: &RebuildArgs, printer: &Printer) -> Outcome {
+fn show(
+    summary: &RebuildReport,
+    driver: &Driver,
+    args: &RebuildArgs,
+    printer: &Printer,
+) -> Outcome {
     let locked = match args.dry_run {
         true => Vec::new(),
         false => locked_out(summary, driver)?,

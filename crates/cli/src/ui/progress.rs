@@ -12,8 +12,8 @@ use anstream::ColorChoice;
 use homestak_api::log::LIVE_LINES;
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{Plan, StepKind};
-use homestak_driver::events::{Event, Observer, Subject, What};
-use homestak_driver::runs::{Chronicle, Row, Status};
+use homestak_driver::events::{Event, EventKind, Observer, Subject};
+use homestak_driver::runs::{ReportRow, RowStatus, RunReport};
 use jiff::{SignedDuration, Timestamp};
 use owo_colors::OwoColorize as _;
 
@@ -41,7 +41,7 @@ pub(crate) struct Screen {
 
 #[derive(Default)]
 struct Now {
-    chronicle: Chronicle,
+    report: RunReport,
     begun: Option<Timestamp>,
     last: Option<Timestamp>,
     /// When it was last said how far an image is.
@@ -55,20 +55,22 @@ struct Waits(BTreeMap<Subject, (String, Timestamp, bool)>);
 
 impl Waits {
     fn hear(&mut self, event: &Event) {
-        match &event.what {
-            What::Waiting { subject, what } => {
+        match &event.kind {
+            EventKind::Waiting { subject, what } => {
                 let same = self.0.get(subject).is_some_and(|(known, ..)| known == what);
                 if !same && !matches!(subject, Subject::Image { .. }) {
                     let wait = (what.clone(), event.at, false);
                     self.0.insert(subject.clone(), wait);
                 }
             }
-            What::StepStarted { subject, .. }
-            | What::StepDone { subject, .. }
-            | What::StepFailed { subject, .. }
-            | What::Doing { subject, .. } => _ = self.0.remove(subject),
-            What::RunEnded { .. } => self.0.clear(),
-            What::RunStarted { .. } | What::Warning { .. } | What::RollbackStarted => {}
+            EventKind::StepStarted { subject, .. }
+            | EventKind::StepDone { subject, .. }
+            | EventKind::StepFailed { subject, .. }
+            | EventKind::Doing { subject, .. } => _ = self.0.remove(subject),
+            EventKind::RunEnded { .. } => self.0.clear(),
+            EventKind::RunStarted { .. }
+            | EventKind::Warning { .. }
+            | EventKind::RollbackStarted => {}
         }
     }
 
@@ -112,22 +114,22 @@ impl Screen {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins with a chronicle, of a plan or of a run that goes on.
-    pub(crate) fn begin(&self, chronicle: Chronicle) {
+    /// Begins with a run_report, of a plan or of a run that goes on.
+    pub(crate) fn begin(&self, run_report: RunReport) {
         *self.now() = Now {
-            chronicle,
+            report: run_report,
             ..Now::default()
         };
     }
 
     /// Begins with a plan.
     pub(crate) fn expect(&self, plan: &Plan) {
-        self.begin(Chronicle::new(plan));
+        self.begin(RunReport::new(plan));
     }
 
     /// Returns what has happened so far.
-    pub(crate) fn chronicle(&self) -> Chronicle {
-        self.now().chronicle.clone()
+    pub(crate) fn report(&self) -> RunReport {
+        self.now().report.clone()
     }
 
     /// Draws anew, because time goes on.
@@ -209,16 +211,19 @@ fn erase() {
 }
 
 impl Observer for Screen {
-    fn hear(&self, event: &Event) {
+    fn on_event(&self, event: &Event) {
         if self.events {
             self.printer.json_line(event);
         }
         let mut now = self.now();
         now.begun.get_or_insert(event.at);
-        now.chronicle.hear(event);
+        now.report.apply(event);
         now.waits.hear(event);
         if self.live {
-            if matches!(event.what, What::Warning { .. } | What::RunStarted { .. }) {
+            if matches!(
+                event.kind,
+                EventKind::Warning { .. } | EventKind::RunStarted { .. }
+            ) {
                 erase();
                 self.say(event, &mut now);
             }
@@ -231,22 +236,22 @@ impl Observer for Screen {
 
 impl Screen {
     fn say(&self, event: &Event, now: &mut Now) {
-        if let What::RunStarted {
+        if let EventKind::RunStarted {
             verb,
             manifest,
             resumed: false,
             ..
-        } = &event.what
+        } = &event.kind
         {
             self.printer
                 .say(&format!("Run {}: {verb} `{manifest}`", event.run));
         }
         let mut more = self.printer.shape.verbose > 0;
         // Images take minutes; everything else is over in seconds or says what it waits for.
-        if let What::Waiting {
+        if let EventKind::Waiting {
             subject: Subject::Image { .. },
             ..
-        } = &event.what
+        } = &event.kind
         {
             let last = now.said.replace(event.at);
             let soon = |last| event.at.duration_since(last) < BETWEEN_LINES;
@@ -255,40 +260,40 @@ impl Screen {
                 None => more = true,
             }
         }
-        if let Some(text) = words(&event.what, more) {
+        if let Some(text) = words(&event.kind, more) {
             self.line(now, event.at, &text);
         }
     }
 }
 
 /// Says an event in a line; none for what a person need not read.
-fn words(what: &What, more: bool) -> Option<String> {
+fn words(what: &EventKind, more: bool) -> Option<String> {
     Some(match what {
-        What::RunStarted { .. } | What::RunEnded { .. } => return None,
-        What::StepStarted {
+        EventKind::RunStarted { .. } | EventKind::RunEnded { .. } => return None,
+        EventKind::StepStarted {
             subject,
             step,
             undo,
         } if *undo && leaves_something(*step) => {
             format!("{subject}: undoing `{}`", step.word())
         }
-        What::StepStarted { undo: true, .. } => return None,
-        What::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
-        What::Waiting { .. } if !more => return None,
-        What::Waiting {
+        EventKind::StepStarted { undo: true, .. } => return None,
+        EventKind::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
+        EventKind::Waiting { .. } if !more => return None,
+        EventKind::Waiting {
             subject: subject @ Subject::Image { .. },
             what,
         } => {
             format!("{subject}: {what}")
         }
-        What::Waiting { subject, what } => format!("{subject}: waits for {what}"),
-        What::Doing { subject, what } => format!("{subject}: {what}"),
-        What::Warning {
+        EventKind::Waiting { subject, what } => format!("{subject}: waits for {what}"),
+        EventKind::Doing { subject, what } => format!("{subject}: {what}"),
+        EventKind::Warning {
             subject: Subject::Run,
             text,
         } => format!("warning: {text}"),
-        What::Warning { subject, text } => format!("warning: {subject}: {text}"),
-        What::StepDone {
+        EventKind::Warning { subject, text } => format!("warning: {subject}: {text}"),
+        EventKind::StepDone {
             subject,
             step,
             undo,
@@ -310,10 +315,10 @@ fn words(what: &What, more: bool) -> Option<String> {
             };
             format!("{subject}: {what}{which} ({seconds:.1} s)")
         }
-        What::StepFailed {
+        EventKind::StepFailed {
             subject, trouble, ..
         } => format!("{subject}: failed: {}", trouble.message),
-        What::RollbackStarted => "what this run did is undone".to_owned(),
+        EventKind::RollbackStarted => "what this run did is undone".to_owned(),
     })
 }
 
@@ -348,15 +353,19 @@ fn done(step: StepKind) -> &'static str {
 }
 
 /// Renders the lines of the live picture: the tree, or what moves in it when it is too big.
-fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
-    let chronicle = &now.chronicle;
-    let images = chronicle.images.iter().filter(|row| row.now.is_some());
-    let rows: Vec<&Row> = images.chain(&chronicle.nodes).collect();
-    let mut lines: Vec<(Status, String)> = Vec::new();
+fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(RowStatus, String)> {
+    let run_report = &now.report;
+    let images = run_report.images.iter().filter(|row| row.now.is_some());
+    let rows: Vec<&ReportRow> = images.chain(&run_report.nodes).collect();
+    let mut lines: Vec<(RowStatus, String)> = Vec::new();
     let tree = rows.len() < room;
-    let moving =
-        |row: &&&Row| matches!(row.status, Status::Running | Status::Failed | Status::Stuck);
-    let shown: Vec<&Row> = if tree {
+    let moving = |row: &&&ReportRow| {
+        matches!(
+            row.status,
+            RowStatus::Running | RowStatus::Failed | RowStatus::Stuck
+        )
+    };
+    let shown: Vec<&ReportRow> = if tree {
         rows.clone()
     } else {
         let take = room.saturating_sub(1);
@@ -364,10 +373,10 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
     };
     let names = shown
         .iter()
-        .map(|row| row.name.chars().count() + 2 * depth(chronicle, row));
+        .map(|row| row.name.chars().count() + 2 * depth(run_report, row));
     let column = names.max().unwrap_or(0);
     for row in &shown {
-        let indent = if tree { 2 * depth(chronicle, row) } else { 0 };
+        let indent = if tree { 2 * depth(run_report, row) } else { 0 };
         let width = column.saturating_sub(indent);
         let text = format!("{:indent$}{:<width$}  {}", "", row.name, state(row, at));
         lines.push((row.status, text));
@@ -375,15 +384,23 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
     let n_done = rows.iter().filter(|row| {
         matches!(
             row.status,
-            Status::Completed | Status::Destroyed | Status::Absent | Status::Kept | Status::Settled
+            RowStatus::Completed
+                | RowStatus::Destroyed
+                | RowStatus::Absent
+                | RowStatus::Kept
+                | RowStatus::Settled
         )
     });
     let passed = now
         .begun
         .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
-    let undoing = if chronicle.unwinding { ", undoing" } else { "" };
+    let undoing = if run_report.rolling_back {
+        ", undoing"
+    } else {
+        ""
+    };
     lines.push((
-        Status::Pending,
+        RowStatus::Pending,
         format!(
             "{} of {} done{undoing}, {}",
             n_done.count(),
@@ -394,21 +411,21 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
     lines
 }
 
-fn depth(chronicle: &Chronicle, row: &Row) -> usize {
+fn depth(run_report: &RunReport, row: &ReportRow) -> usize {
     let mut depth = 0;
     let mut parent = row.parent.as_ref();
     while let Some(name) = parent {
         depth += 1;
-        let above = chronicle.nodes.iter().find(|row| row.name == *name);
+        let above = run_report.nodes.iter().find(|row| row.name == *name);
         parent = above.and_then(|above| above.parent.as_ref());
-        if depth > chronicle.nodes.len() {
+        if depth > run_report.nodes.len() {
             break;
         }
     }
     depth
 }
 
-fn state(row: &Row, at: Timestamp) -> String {
+fn state(row: &ReportRow, at: Timestamp) -> String {
     let Some(now) = &row.now else {
         let took = row.seconds();
         let took = if took > 0.0 {
@@ -431,14 +448,14 @@ fn state(row: &Row, at: Timestamp) -> String {
     }
 }
 
-fn paint(status: Status, text: &str) -> String {
+fn paint(status: RowStatus, text: &str) -> String {
     match status {
-        Status::Pending | Status::Absent | Status::Kept | Status::Settled => {
+        RowStatus::Pending | RowStatus::Absent | RowStatus::Kept | RowStatus::Settled => {
             text.dimmed().to_string()
         }
-        Status::Running => text.cyan().to_string(),
-        Status::Completed | Status::Destroyed => text.green().to_string(),
-        Status::Failed | Status::Stuck | Status::Interrupted => text.red().to_string(),
+        RowStatus::Running => text.cyan().to_string(),
+        RowStatus::Completed | RowStatus::Destroyed => text.green().to_string(),
+        RowStatus::Failed | RowStatus::Stuck | RowStatus::Interrupted => text.red().to_string(),
     }
 }
 
@@ -448,11 +465,11 @@ mod tests {
 
     use super::*;
 
-    fn event(second: i64, what: What) -> Event {
+    fn event(second: i64, kind: EventKind) -> Event {
         Event {
             at: at(second),
             run: RunId(1),
-            what,
+            kind,
         }
     }
 
@@ -460,8 +477,8 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn waiting(what: &str) -> What {
-        What::Waiting {
+    fn waiting(what: &str) -> EventKind {
+        EventKind::Waiting {
             subject: Subject::Node("web".to_owned()),
             what: what.to_owned(),
         }
@@ -476,7 +493,7 @@ mod tests {
         assert_eq!(waits.long(at(2)), ["web: waits for its SSH"]);
         assert!(waits.long(at(9)).is_empty(), "once");
         waits.hear(&event(10, waiting("its API")));
-        let doing = What::Doing {
+        let doing = EventKind::Doing {
             subject: Subject::Node("web".to_owned()),
             what: "packages".to_owned(),
         };

@@ -1,21 +1,21 @@
 //! What came of a run: a table, JSON, and what went wrong with the way on.
 //!
-//! In: a [`Chronicle`]. Out: text and JSON.
-//! Never: another source of facts than the chronicle.
+//! In: a [`RunReport`]. Out: text and JSON.
+//! Never: another source of facts than the run_report.
 
 use homestak_core::plan::StepKind;
-use homestak_driver::runs::{Chronicle, Ending, Row, Status, Trouble};
+use homestak_driver::runs::{ReportRow, RowStatus, RunOutcome, RunReport, StepError};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
 use super::{Printer, table};
 
 /// Renders the table of a run: a row for each node, a column for each phase that was gone through.
-pub(crate) fn render(chronicle: &Chronicle) -> String {
+pub(crate) fn render(run_report: &RunReport) -> String {
     // An image that was there already is nothing to tell.
-    let told = |row: &&Row| row.changed || row.error.is_some();
-    let images = chronicle.images.iter().filter(told);
-    let rows: Vec<&Row> = images.chain(&chronicle.nodes).collect();
+    let told = |row: &&ReportRow| row.changed || row.error.is_some();
+    let images = run_report.images.iter().filter(told);
+    let rows: Vec<&ReportRow> = images.chain(&run_report.nodes).collect();
     let seen = |kind: &StepKind| {
         let mut phases = rows.iter().flat_map(|row| &row.phases);
         phases.any(|(phase, _)| phase == kind)
@@ -23,7 +23,7 @@ pub(crate) fn render(chronicle: &Chronicle) -> String {
     let kinds: Vec<StepKind> = StepKind::ALL.into_iter().filter(seen).collect();
     let mut headings = vec!["node", "vmid", "address", "status"];
     headings.extend(kinds.iter().map(|kind| heading(*kind)));
-    let cells = |row: &&Row| {
+    let cells = |row: &&ReportRow| {
         let mut cells = vec![
             row.name.clone(),
             row.guest_id.map_or_else(dash, |id| id.to_string()),
@@ -65,8 +65,8 @@ pub(crate) fn heading(kind: StepKind) -> &'static str {
 }
 
 /// Turns nodes into JSON.
-pub(crate) fn nodes_json(chronicle: &Chronicle) -> Json {
-    let node = |row: &Row| {
+pub(crate) fn nodes_json(run_report: &RunReport) -> Json {
+    let node = |row: &ReportRow| {
         let mut json = json!({ "name": row.name, "status": row.status.word() });
         if let Some(id) = row.guest_id {
             json["vm_id"] = json!(id);
@@ -82,16 +82,16 @@ pub(crate) fn nodes_json(chronicle: &Chronicle) -> Json {
         }
         json
     };
-    chronicle.nodes.iter().map(node).collect::<Vec<_>>().into()
+    run_report.nodes.iter().map(node).collect::<Vec<_>>().into()
 }
 
 /// Turns images that were fetched, or could not be, into JSON.
-pub(crate) fn images_json(chronicle: &Chronicle) -> Json {
-    let told = chronicle
+pub(crate) fn images_json(run_report: &RunReport) -> Json {
+    let told = run_report
         .images
         .iter()
         .filter(|row| row.changed || row.error.is_some());
-    let image = |row: &Row| {
+    let image = |row: &ReportRow| {
         let mut json = json!({ "name": row.name, "status": row.status.word() });
         if let Some(error) = &row.error {
             json["error"] = error.message.as_str().into();
@@ -102,8 +102,8 @@ pub(crate) fn images_json(chronicle: &Chronicle) -> Json {
 }
 
 /// Turns what came of a run into JSON.
-pub(crate) fn json(verb: &str, chronicle: &Chronicle, success: bool) -> Json {
-    let (ending, seconds) = match chronicle.ended {
+pub(crate) fn json(verb: &str, run_report: &RunReport, success: bool) -> Json {
+    let (ending, seconds) = match run_report.ended {
         Some((ending, seconds)) => (Json::from(ending.word()), seconds),
         None => (Json::Null, 0.0),
     };
@@ -111,9 +111,9 @@ pub(crate) fn json(verb: &str, chronicle: &Chronicle, success: bool) -> Json {
         "verb": verb,
         "success": success,
         "duration_seconds": rounded(seconds),
-        "nodes": nodes_json(chronicle),
-        "images": images_json(chronicle),
-        "run": chronicle.run.map(|run| run.0),
+        "nodes": nodes_json(run_report),
+        "images": images_json(run_report),
+        "run": run_report.run.map(|run| run.0),
         "ending": ending,
     })
 }
@@ -124,15 +124,15 @@ pub(crate) fn rounded(seconds: f64) -> Json {
 }
 
 /// Says everything that went wrong: what, where, why, and what can be done.
-pub(crate) fn troubles(chronicle: &Chronicle, printer: &Printer) {
-    for (row, trouble) in chronicle.troubles() {
+pub(crate) fn troubles(run_report: &RunReport, printer: &Printer) {
+    for (row, trouble) in run_report.errors() {
         for line in lines(&row.name, trouble) {
             printer.say(&line);
         }
     }
 }
 
-fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
+fn lines(name: &str, trouble: &StepError) -> Vec<String> {
     let mut lines = vec![format!(
         "{} `{name}`: {}",
         "error:".red().bold(),
@@ -147,13 +147,13 @@ fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
 
 /// Says how a run ended, and the way on: rolling it back only when that would undo anything.
 pub(crate) fn ending(
-    ending: Ending,
-    chronicle: &Chronicle,
+    ending: RunOutcome,
+    run_report: &RunReport,
     names: (&str, &str),
     undoable: bool,
     printer: &Printer,
 ) {
-    let (text, hint) = way_on(ending, chronicle, names, undoable);
+    let (text, hint) = way_on(ending, run_report, names, undoable);
     if !text.is_empty() {
         printer.say(&text);
     }
@@ -163,8 +163,8 @@ pub(crate) fn ending(
 }
 
 fn way_on(
-    ending: Ending,
-    chronicle: &Chronicle,
+    ending: RunOutcome,
+    run_report: &RunReport,
     (manifest, host): (&str, &str),
     undoable: bool,
 ) -> (String, String) {
@@ -174,48 +174,48 @@ fn way_on(
         false => String::new(),
     };
     let (text, hint) = match ending {
-        Ending::Done => ("", String::new()),
-        Ending::Failed if is_partial(chronicle) => (
+        RunOutcome::Done => ("", String::new()),
+        RunOutcome::Failed if is_partial(run_report) => (
             "Done, except for what was refused.",
             format!("homestak manifest apply {with} tries that again"),
         ),
-        Ending::Failed if chronicle.troubles().any(|(_, one)| one.needs_new_plan()) => (
+        RunOutcome::Failed if run_report.errors().any(|(_, one)| one.needs_new_plan()) => (
             "Failed; what is there stays.",
             format!(
                 "homestak manifest apply {with} makes a new plan and continues from what is there{undo}"
             ),
         ),
-        Ending::Failed => (
+        RunOutcome::Failed => (
             "Failed; what is there stays.",
             format!("homestak manifest resume {with} goes on from here{undo}"),
         ),
-        Ending::Stopped => (
+        RunOutcome::Stopped => (
             "Stopped half-way; nothing new was begun.",
             format!("homestak manifest resume {with} goes on from here"),
         ),
-        Ending::RolledBack => return (undone(chronicle), String::new()),
-        Ending::Stuck => (
+        RunOutcome::RolledBack => return (undone(run_report), String::new()),
+        RunOutcome::Stuck => (
             "Stuck: something could not be undone, and a person is needed.",
             format!(
                 "mend it by hand, then homestak manifest resume {with} --from NODE takes it as settled"
             ),
         ),
-        Ending::Superseded => ("A later run took over.", String::new()),
+        RunOutcome::Superseded => ("A later run took over.", String::new()),
     };
     (text.to_owned(), hint)
 }
 
 /// Says how far a run was undone.
-fn undone(chronicle: &Chronicle) -> String {
-    let named = |any: &[Status]| {
-        let rows = chronicle.nodes.iter();
+fn undone(run_report: &RunReport) -> String {
+    let named = |any: &[RowStatus]| {
+        let rows = run_report.nodes.iter();
         let rows = rows.filter(|row| any.contains(&row.status));
         let names: Vec<String> = rows.map(|row| format!("`{}`", row.name)).collect();
         names.join(", ")
     };
     let (kept, settled) = (
-        named(&[Status::Kept]),
-        named(&[Status::Stuck, Status::Settled]),
+        named(&[RowStatus::Kept]),
+        named(&[RowStatus::Stuck, RowStatus::Settled]),
     );
     let mut text = match (kept.is_empty(), settled.is_empty()) {
         (true, true) => return "Everything this run did is undone.".to_owned(),
@@ -229,44 +229,44 @@ fn undone(chronicle: &Chronicle) -> String {
 }
 
 /// Tells whether nothing went wrong but that parts were refused.
-fn is_partial(chronicle: &Chronicle) -> bool {
-    let mut troubles = chronicle.troubles().peekable();
+fn is_partial(run_report: &RunReport) -> bool {
+    let mut troubles = run_report.errors().peekable();
     troubles.peek().is_some() && troubles.all(|(_, one)| one.is_partial())
 }
 
 /// Returns the exit code of a run that ended.
-pub(crate) fn exit_code(ending: Ending) -> u8 {
+pub(crate) fn exit_code(ending: RunOutcome) -> u8 {
     match ending {
-        Ending::Done => 0,
-        Ending::Failed | Ending::RolledBack | Ending::Superseded => 1,
-        Ending::Stopped => 4,
-        Ending::Stuck => 5,
+        RunOutcome::Done => 0,
+        RunOutcome::Failed | RunOutcome::RolledBack | RunOutcome::Superseded => 1,
+        RunOutcome::Stopped => 4,
+        RunOutcome::Stuck => 5,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use homestak_engine::events::{Event, Subject, What};
+    use homestak_engine::events::{Event, EventKind, Subject};
     use homestak_engine::journal::RunId;
-    use homestak_engine::ports::{Class, Next};
+    use homestak_engine::ports::{ErrorClass, NextAction};
     use jiff::Timestamp;
 
     use super::*;
 
     #[test]
     fn a_run_in_which_parts_were_refused_is_said_to_be_done_but_for_them() {
-        let mut chronicle = Chronicle::default();
-        let fail = |chronicle: &mut Chronicle, node: &str, class: Class| {
-            chronicle.hear(&Event {
+        let mut run_report = RunReport::default();
+        let fail = |run_report: &mut RunReport, node: &str, class: ErrorClass| {
+            run_report.apply(&Event {
                 at: Timestamp::UNIX_EPOCH,
                 run: RunId(1),
-                what: What::StepFailed {
+                kind: EventKind::StepFailed {
                     subject: Subject::Node(node.to_owned()),
                     step: StepKind::Configure,
                     undo: false,
-                    trouble: Trouble {
+                    trouble: StepError {
                         class,
-                        next: Next::NewPlan,
+                        next: NextAction::NewPlan,
                         message: "no".to_owned(),
                         log: Vec::new(),
                         hint: "correct that on the node or in the spec, and apply again".to_owned(),
@@ -275,14 +275,14 @@ mod tests {
                 },
             });
         };
-        fail(&mut chronicle, "a", Class::Partly);
+        fail(&mut run_report, "a", ErrorClass::Partly);
         let names = ("m", "father");
-        let (text, hint) = way_on(Ending::Failed, &chronicle, names, true);
+        let (text, hint) = way_on(RunOutcome::Failed, &run_report, names, true);
         assert_eq!(text, "Done, except for what was refused.");
         // The spec may have to be corrected, which takes a new plan.
         assert!(hint.contains("manifest apply -M m -H father"), "{hint}");
-        fail(&mut chronicle, "b", Class::Refused);
-        let (text, _) = way_on(Ending::Failed, &chronicle, names, true);
+        fail(&mut run_report, "b", ErrorClass::Refused);
+        let (text, _) = way_on(RunOutcome::Failed, &run_report, names, true);
         assert_eq!(text, "Failed; what is there stays.");
     }
 }

@@ -1,6 +1,6 @@
 //! Hypervisors that go with guests in them, and names of guests that were removed, on the simulator.
 
-use homestak_engine::ports::{GuestRef, Halt, Provider as _};
+use homestak_engine::ports::{GuestRef, Provider as _, StopMode};
 use serde_json::Value;
 
 use crate::father::Father;
@@ -66,7 +66,7 @@ impl Sim {
         let pve = client(&endpoint);
         let done = match on {
             true => block_on(pve.start(&hyper)),
-            false => block_on(pve.stop(&hyper, Halt::Now)),
+            false => block_on(pve.stop(&hyper, StopMode::Now)),
         };
         done.unwrap();
     }
@@ -155,7 +155,7 @@ fn a_hypervisor_that_was_off_when_records_came_back_is_asked_once_it_runs() {
         if plan.code == 3 {
             break;
         }
-        assert!(!said.contains("`hyper` does not run"), "{said}");
+        assert!(!said.contains("`hyper` is not running"), "{said}");
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     assert!(said.contains("99001 (tenant)"), "{said}");

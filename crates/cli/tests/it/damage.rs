@@ -252,7 +252,7 @@ fn a_full_disk_is_told_and_the_run_goes_on_when_there_is_room() {
             ] {
                 assert!(run.err.contains(words), "{said}");
             }
-            let next = if run.err.contains("write down a new run") {
+            let next = if run.err.contains("record a new run") {
                 "free space and repeat the command"
             } else {
                 "free space and "

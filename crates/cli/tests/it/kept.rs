@@ -9,8 +9,8 @@ use homestak_api::runtime::WallClock;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Halt, Inventory, Mib, NewGuest,
-    Nic, Provider as _,
+    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Inventory, Mib, NewGuest, Nic,
+    Provider as _, StopMode,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use serde_json::Value;
@@ -347,7 +347,7 @@ fn a_hypervisor_inside_is_reached_while_it_runs_and_is_kept() {
     assert_eq!((guests.len(), guests[0].name.as_str()), (1, "leaf"));
 
     let again = inside();
-    block_on(client(&place.endpoint()).stop(&machine, Halt::Now)).unwrap();
+    block_on(client(&place.endpoint()).stop(&machine, StopMode::Now)).unwrap();
     wait_for("the end of the API inside", || inside().is_null());
     assert!(
         block_on(client(&again).observe()).is_err(),

@@ -6,7 +6,7 @@ use homestak_core::observed::{GuestKind, GuestRef};
 use homestak_core::plan::{
     Action, NodeLocation, NodePlan, NodeRecord, NodeStatus, OnError, PLAN_FORMAT, Plan, Verb,
 };
-use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
+use homestak_engine::journal::{Entry, Journal as _, RunOutcome, StepEvent};
 use homestak_providers::local::{Engine, FirstBoot, Instance, Node};
 use homestak_providers::ssh::Keyring;
 use homestak_test_support::sshd::{Sshd, client_config, guest, user};
@@ -120,13 +120,13 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
         for record in records {
             let entry = Entry {
                 step: None,
-                happened: Happened::Done { changed: true },
+                happened: StepEvent::Done { changed: true },
                 at,
                 record: Some(record),
             };
             journal.append(run, &entry).await.unwrap();
         }
-        journal.end(run, Ending::Done, at).await.unwrap();
+        journal.end(run, RunOutcome::Done, at).await.unwrap();
     });
 }
 
@@ -228,7 +228,7 @@ fn a_command_on_many_nodes_names_each_line_and_each_code() {
     let run = lab.run(&["exec", "w*", "--parallel", "2", "--", line]);
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(
-        run.err.contains("worker-3: `worker-3` is not reached"),
+        run.err.contains("worker-3: `worker-3` is not reachable"),
         "{}",
         run.err
     );
@@ -283,12 +283,8 @@ fn names_that_mean_nothing_or_too_much_are_told() {
     assert_eq!(run.code, 1);
     assert!(run.err.contains("did you mean `web`?"), "{}", run.err);
     let run = lab.run(&["exec", "x*", "--", "true"]);
-    assert!(
-        run.err.contains("No node is called like `x*`"),
-        "{}",
-        run.err
-    );
-    assert!(run.err.contains("there is: db, web"), "{}", run.err);
+    assert!(run.err.contains("No node matches `x*`"), "{}", run.err);
+    assert!(run.err.contains("available: db, web"), "{}", run.err);
     assert_eq!(lab.run(&["exec", "--", "true"]).code, 2, "no node is named");
     assert_eq!(lab.run(&["exec", "web"]).code, 2, "no command is named");
 }

@@ -165,7 +165,7 @@ fn a_written_plan_is_carried_out_only_while_it_fits() {
     assert!(
         stale
             .err
-            .contains("`test-vm`: it was to create, and would be to nothing"),
+            .contains("`test-vm`: the action was create, and is now nothing"),
         "{}",
         stale.err
     );

@@ -6,7 +6,7 @@ use std::fs;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
 use homestak_core::plan::{NodeLocation, NodeRecord, NodeStatus, OnError, Plan, Verb};
-use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
+use homestak_engine::journal::{Entry, Journal as _, RunOutcome, StepEvent};
 use homestak_sim::Kind;
 use jiff::Timestamp;
 
@@ -327,7 +327,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
     let at = Timestamp::UNIX_EPOCH;
     let entry = Entry {
         step: None,
-        happened: Happened::Done { changed: true },
+        happened: StepEvent::Done { changed: true },
         at,
         record: Some(record),
     };
@@ -338,7 +338,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
         let journal = homestak_store::Sqlite::open(&father.state()).unwrap();
         let run = journal.begin("apply", &plan, "", at).await.unwrap();
         journal.append(run, &entry).await.unwrap();
-        journal.end(run, Ending::Failed, at).await.unwrap();
+        journal.end(run, RunOutcome::Failed, at).await.unwrap();
     });
     uuid
 }

@@ -134,13 +134,16 @@ fn two_interrupts_leave_at_once_and_a_later_apply_takes_over() {
     let status = father.run(&["manifest", "status"]);
     assert!(status.out.contains("interrupted"), "{}", status.out);
     // The end of the wait may have been written down before the second came.
-    let ways = [("was cut off", "was cut off"), ("stopped", "was stopped")];
+    let ways = [
+        ("was cut off", "was interrupted"),
+        ("stopped", "was stopped"),
+    ];
     let way = ways.iter().find(|(now, _)| status.err.contains(now));
     let (_, later) = way.unwrap_or_else(|| panic!("{}", status.err));
     let destroy = father.run(&[
         "manifest", "destroy", "-M", "workers", "-H", "father", "--yes",
     ]);
-    let says = format!("Run 1 (apply) {later}; this one takes over");
+    let says = format!("Run 1 (apply) {later}; this run replaces it");
     assert!(destroy.err.contains(&says), "{}", destroy.err);
     destroy.good();
     assert_eq!(father.guests(), [""; 0]);
@@ -192,7 +195,7 @@ fn two_runs_on_one_manifest_and_host_never_overlap() {
     let second = father.run(&APPLY);
     assert_eq!(second.code, 3);
     assert!(
-        second.err.contains("works on `workers` on `father`"),
+        second.err.contains("`workers` on `father` is locked by"),
         "{}",
         second.err
     );

@@ -144,7 +144,7 @@ fn after_a_kill_the_next_gets_in_at_once() {
     let destroy = ["manifest", "destroy", "-M", "one", "-H", "father", "--yes"];
     let second = father.run(&destroy);
     assert!(
-        second.err.contains("was cut off; this one takes over"),
+        second.err.contains("was interrupted; this run replaces it"),
         "{}",
         second.err
     );

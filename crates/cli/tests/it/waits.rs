@@ -85,7 +85,9 @@ fn what_is_waited_for_is_printed_and_one_signal_ends_the_wait() {
     let resumed = sim.run("resume", &["--timeout", "boot=1"], None);
     assert_eq!(resumed.code, 1, "{}", resumed.err);
     assert!(
-        resumed.err.contains("waited 1 s for its guest agent"),
+        resumed
+            .err
+            .contains("timed out after 1 s waiting for its guest agent"),
         "{}",
         resumed.err
     );
@@ -134,7 +136,11 @@ fn a_lock_of_another_process_is_named_while_it_is_waited_for_and_one_signal_ends
     assert!(held.err.contains("; waited 1 s"), "{}", held.err);
     lock.unlock().unwrap();
     let free = apply("boot=1").output().map(Run::from).unwrap();
-    assert!(free.err.contains("waited 1 s for its"), "{}", free.err);
+    assert!(
+        free.err.contains("timed out after 1 s waiting for its"),
+        "{}",
+        free.err
+    );
 }
 
 #[test]
@@ -167,12 +173,16 @@ fn a_flag_wins_over_the_environment_and_that_over_the_manifest() {
          nodes:\n  - {name: web, preset: vm-small, image: debian-12}\n",
     );
     for (flags, environment, waited) in [
-        (vec![], None, "waited 1 s for"),
-        (vec![], Some("lock=9,boot=2"), "waited 2 s for"),
+        (vec![], None, "timed out after 1 s waiting for"),
+        (
+            vec![],
+            Some("lock=9,boot=2"),
+            "timed out after 2 s waiting for",
+        ),
         (
             vec!["--timeout", "boot=3"],
             Some("boot=2"),
-            "waited 3 s for",
+            "timed out after 3 s waiting for",
         ),
     ] {
         let run = sim.run("apply", &flags, environment);

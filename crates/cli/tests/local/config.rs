@@ -58,7 +58,7 @@ fn st_2_one_machine_is_made_configured_verified_and_removed() {
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     let said = format!("{}{}", run.out, run.err);
     assert!(said.contains("web: is as its spec says"), "{said}");
-    assert!(said.contains("and is as its spec `web` says"), "{said}");
+    assert!(said.contains("and matches its spec `web`"), "{said}");
     bed.is_as_before();
 }
 

@@ -64,7 +64,7 @@ fn nodes_are_looked_into_with_and_without_ssh() {
     let refused = bed.run(&["ssh", "peer-2", "--", "true"]);
     assert_eq!(refused.code, 1, "{}", refused.err);
     assert!(
-        refused.err.contains("`peer-2` is not reached"),
+        refused.err.contains("`peer-2` is not reachable"),
         "{}",
         refused.err
     );

@@ -56,7 +56,7 @@ fn st_6_the_first_command_of_the_readme_makes_configures_checks_and_removes_thre
         let verified = format!("verified: {node}: guest");
         assert!(said.contains(&verified), "{said}");
     }
-    assert_eq!(said.matches("and is as its spec `base` says").count(), 3);
+    assert_eq!(said.matches("and matches its spec `base`").count(), 3);
     for phase in ["create   passed", "verify   passed", "destroy  passed"] {
         assert!(said.contains(phase), "{said}");
     }

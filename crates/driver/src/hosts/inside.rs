@@ -1,30 +1,27 @@
-//! The way to a host inside a node of the host `local`: over SSH, with its pinned key.
-//!
-//! In: a node's address. Out: a carrier of calls.
-//! Never: a connection without verification.
+//! The connection to a host inside a node of the host `local`: SSH with its pinned key.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::runtime::leavable;
-use homestak_engine::context::off;
-use homestak_engine::ports::{Class, PortError, Sent};
+use homestak_engine::context::run_blocking;
+use homestak_engine::ports::{ErrorClass, PortError, Sent};
 use homestak_providers::local::RemoteTransport;
 use homestak_providers::ssh::Ssh;
 
-/// How long is still waited when a person has asked to stop.
+/// How long to wait for an answer after a stop was requested.
 const ROOM: Duration = Duration::from_millis(500);
-/// What is run inside.
+/// The command that is run inside the node.
 const PROGRAM: &str = "sudo -n /usr/local/bin/homestak local act";
 
-/// Carries calls over SSH.
-pub(super) struct OverSsh {
+/// Sends calls over SSH.
+pub(super) struct SshCarrier {
     node: String,
     ssh: Ssh,
 }
 
-impl OverSsh {
-    /// Goes to a node.
+impl SshCarrier {
+    /// Connects to a node.
     pub(super) fn new(node: &str, ssh: Ssh) -> Self {
         Self {
             node: node.to_owned(),
@@ -34,29 +31,25 @@ impl OverSsh {
 }
 
 #[async_trait]
-impl RemoteTransport for OverSsh {
+impl RemoteTransport for SshCarrier {
     async fn exchange(&self, text: String) -> Result<String, PortError> {
         let doing = format!("ask the host inside `{}`", self.node);
         let ssh = self.ssh.clone();
         let at = doing.clone();
-        let ran = off(&doing, move || {
+        let ran = run_blocking(&doing, move || {
             let ran = ssh.run(PROGRAM, text.as_bytes());
             ran.map_err(|error| error.to_port_error(&at))
         });
-        // Cancel safety: what was sent is carried out there; the next who asks finds it done.
+        // Cancel safety: the call completes there; the next caller finds its result.
         let output = leavable(ROOM, ran).await?;
         if output.status == 0 {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().lines().last().unwrap_or("it said nothing");
+        let said = said.trim().lines().last().unwrap_or("no output");
         Err(PortError {
-            class: Class::Unreachable { sent: Sent::Maybe },
-            ..PortError::refused(
-                &doing,
-                format!("it ended with {}: {said}", output.status),
-                "",
-            )
+            class: ErrorClass::Unreachable { sent: Sent::Maybe },
+            ..PortError::refused(&doing, format!("exit status {}: {said}", output.status), "")
         })
     }
 }

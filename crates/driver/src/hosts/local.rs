@@ -1,7 +1,4 @@
 //! The host `local`: this machine.
-//!
-//! In: settings. Out: the provider, and one for each host inside a node.
-//! Never: a decision about nodes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,15 +9,15 @@ use homestak_api::limit::monotonic;
 use homestak_api::runtime::leavable;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{DEFAULT_USER, NodeLocation, Plan};
-use homestak_engine::context::off;
+use homestak_engine::context::run_blocking;
 use homestak_engine::ports::Provider;
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::local::{self, FirstBoot, Instance, LocalSettings, RemoteHost};
 use homestak_providers::ssh::Ssh;
 use serde_json::{Value as Json, json};
 
-use super::inside::OverSsh;
-use super::{HostKind, HostTraits, Kind, Site};
+use super::inside::SshCarrier;
+use super::{HostContext, HostDriver, HostKind, HostTraits};
 use crate::error::DriverError;
 use crate::settings::DriverSettings;
 
@@ -37,12 +34,12 @@ const TRYING: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
 
 /// The host that is this machine.
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: HostKind = HostKind {
     word: LOCAL,
     label: "built in",
     traits: HostTraits {
         seeds_containers: true,
-        // On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
+        // A hypervisor on this machine is a homestak host, whatever its spec says about Proxmox VE.
         configures_hypervisors: false,
         has_direct_shell: true,
         has_storages: false,
@@ -52,13 +49,13 @@ pub(super) const KIND: Kind = Kind {
     kept: Some(|settings| settings.local_root.join("nodes")),
 };
 
-struct ThisMachine(Arc<Site>);
+struct ThisMachine(Arc<HostContext>);
 
 impl ThisMachine {
-    /// Checks this machine, and addresses that nodes of these names ask for. Programs are run.
+    /// Checks this machine, and whether requested addresses are free. Runs programs.
     async fn findings(&self, asked: Vec<(String, IpAddr)>) -> Result<Vec<Finding>, DriverError> {
         let settings = self.0.settings.clone();
-        let found = off("check this machine", move || {
+        let found = run_blocking("check this machine", move || {
             let instance = Instance::at(&settings.local_root)?;
             let mut findings = local::check(&instance);
             let asked: Vec<_> = asked
@@ -75,7 +72,7 @@ impl ThisMachine {
 }
 
 #[async_trait]
-impl HostKind for ThisMachine {
+impl HostDriver for ThisMachine {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         self.0.opened(name.to_owned(), || {
             let mut settings = self.0.settings.clone();
@@ -85,7 +82,7 @@ impl HostKind for ThisMachine {
         })
     }
 
-    /// Opens the host inside a node of this machine, however deep.
+    /// Connects to the host inside a node, at any depth.
     async fn inside(
         &self,
         host: &str,
@@ -97,7 +94,7 @@ impl HostKind for ThisMachine {
         let Some(uuid) = open(&self.0.settings)?.holder(address) else {
             return Err(PortError::unreachable(
                 &doing,
-                format!("nobody has {address}"),
+                format!("no node has {address}"),
                 "",
             ));
         };
@@ -108,12 +105,12 @@ impl HostKind for ThisMachine {
             let user = user.map_or(DEFAULT_USER, |user| user.as_str());
             let ssh = Ssh::to(&self.0.keyring, address, user, uuid.as_str())
                 .with_connect_timeout(session.timeouts().of(Limit::Ssh));
-            let carrier = Box::new(OverSsh::new(node, ssh));
+            let carrier = Box::new(SshCarrier::new(node, ssh));
             Ok(Arc::new(RemoteHost::new(carrier, outermost)))
         })
     }
 
-    async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
         // Nodes of this machine boot within seconds, and a try costs no other host anything.
         let begun = monotonic();
         loop {
@@ -162,7 +159,7 @@ pub fn open(settings: &DriverSettings) -> Result<Local, PortError> {
             false => FirstBoot::Direct,
         },
         mirror: settings.debian_mirror.clone(),
-        // Hosts inside nodes are driven with the same program.
+        // Hosts inside nodes run the same program.
         program: settings.program.clone(),
     };
     let instance = Instance::at(&settings.local_root)?;
@@ -185,13 +182,13 @@ pub fn images(settings: &DriverSettings) -> Images {
     Images::new(settings.local_root.join("images")).with_mirror(settings.debian_mirror.clone())
 }
 
-/// Makes sure that the directory of this machine's nodes and images is a host's, and nobody else's.
+/// Creates the directory for nodes and images, and refuses one that is used for something else.
 pub fn claim(settings: &DriverSettings) -> Result<(), DriverError> {
     let claimed = instance(settings)?.claim();
     claimed.map_err(|error| DriverError::of_host(LOCAL, &error))
 }
 
-/// Installs what is missing, and returns what that was.
+/// Installs missing packages, and returns their names.
 pub fn install() -> Result<Vec<&'static str>, DriverError> {
     if !rustix::process::geteuid().is_root() {
         return Err(

@@ -1,8 +1,5 @@
-//! Hosts of a site, by kind: each kind is one module here and one line in `KINDS`; settings may
-//! add others.
-//!
-//! In: names and addresses. Out: clients, one for each place, all heard by the hub.
-//! Never: a place that is guessed; a kind told apart anywhere else.
+//! Hosts of a site. Each kind of host is a module here and an entry in `KINDS`; settings may add
+//! others. Kinds are distinguished nowhere else.
 
 mod inside;
 pub mod local;
@@ -21,8 +18,8 @@ use homestak_api::runtime::leavable;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::host_kind::HostKindInfo;
 use homestak_core::plan::Plan;
-use homestak_engine::events::Hub;
-use homestak_engine::ports::{Places, PortError, Provider};
+use homestak_engine::events::EventHub;
+use homestak_engine::ports::{HostConnector, PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::ssh::Keyring;
 use serde_json::Value as Json;
@@ -36,30 +33,30 @@ use crate::settings::DriverSettings;
 
 pub use homestak_core::host_kind::HostTraits;
 
-/// Every kind of host that the program has, and the only place that lists them.
-pub const KINDS: &[&Kind] = &[&pve::KIND, &local::KIND, &sim::KIND, &ssh::KIND];
+/// Every kind of host of this program.
+pub const KINDS: &[&HostKind] = &[&pve::KIND, &local::KIND, &sim::KIND, &ssh::KIND];
 
-/// How long one try to connect may take. A guest that has just got its address answers the next.
+/// How long an attempt to connect may take.
 const ONE_TRY: Duration = Duration::from_secs(3);
 
 /// A kind of host.
-pub struct Kind {
-    /// Its word in documents.
+pub struct HostKind {
+    /// Its name in documents.
     pub word: &'static str,
-    /// What its hosts are called in lists.
+    /// Its label in lists.
     pub label: &'static str,
-    /// What its hosts are like.
+    /// Properties of its hosts.
     pub traits: HostTraits,
-    /// Makes what opens hosts of this kind.
-    pub open: fn(&Arc<Site>) -> Arc<dyn HostKind>,
-    /// Returns the directory that exists once its host has anything, for a kind with one host that
-    /// needs no document and is called as the kind.
+    /// Creates the driver of this kind.
+    pub open: fn(&Arc<HostContext>) -> Arc<dyn HostDriver>,
+    /// For a kind with one built-in host, named after the kind: the directory that exists once the
+    /// host has data.
     pub kept: Option<fn(&DriverSettings) -> PathBuf>,
 }
 
-/// Returns kinds as documents and plans know them.
-pub fn known(kinds: &[&Kind]) -> Vec<HostKindInfo> {
-    let known = |kind: &&Kind| HostKindInfo {
+/// Returns the kinds as documents and plans need them.
+pub fn known(kinds: &[&HostKind]) -> Vec<HostKindInfo> {
+    let known = |kind: &&HostKind| HostKindInfo {
         name: kind.word,
         label: kind.label,
         is_built_in: kind.kept.is_some(),
@@ -68,52 +65,52 @@ pub fn known(kinds: &[&Kind]) -> Vec<HostKindInfo> {
     kinds.iter().map(known).collect()
 }
 
-/// Returns hosts that need no document and have something.
+/// Returns built-in hosts that have data.
 pub fn kept(settings: &DriverSettings) -> impl Iterator<Item = &'static str> {
-    let kept = |kind: &&&Kind| kind.kept.is_some_and(|of| of(settings).exists());
+    let kept = |kind: &&&HostKind| kind.kept.is_some_and(|of| of(settings).exists());
     settings.kinds.iter().filter(kept).map(|kind| kind.word)
 }
 
-/// Opens and checks hosts of one kind.
+/// Connects to hosts of one kind, and checks them.
 #[async_trait]
-pub trait HostKind: Send + Sync {
-    /// Opens a host of the site.
+pub trait HostDriver: Send + Sync {
+    /// Connects to a host of the site.
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError>;
-    /// Opens the hypervisor that runs in a node on a host.
+    /// Connects to the hypervisor inside a node on a host.
     async fn inside(
         &self,
         host: &str,
         node: &str,
         address: IpAddr,
     ) -> Result<Arc<dyn Provider>, PortError>;
-    /// Returns where a host is looked at; see [`Places::door`].
-    fn door(&self, name: &str) -> String {
+    /// Returns the endpoint of a host; see [`HostConnector::endpoint`].
+    fn endpoint(&self, name: &str) -> String {
         name.to_owned()
     }
-    /// Looks once whether SSH answers at one of some ports of a guest.
-    async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError>;
-    /// Checks whether a host is ready, and for a plan.
+    /// Returns whether SSH answers at one of some ports of a guest, without waiting.
+    async fn ssh_answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError>;
+    /// Checks whether a host is ready, optionally for a plan.
     async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError>;
-    /// Returns what the site says of a host, and what the host says, unless nobody asks it.
+    /// Returns the configuration of a host and, unless `offline`, its state.
     async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError>;
 }
 
-/// What opening a host needs.
-pub struct Site {
+/// What the drivers of hosts share.
+pub struct HostContext {
     session: Arc<Session>,
-    hub: Arc<Hub>,
+    hub: Arc<EventHub>,
     settings: DriverSettings,
     keyring: Keyring,
     doors: Mutex<BTreeMap<String, Arc<dyn Provider>>>,
 }
 
-impl Site {
+impl HostContext {
     /// Returns the driver's settings.
     pub fn settings(&self) -> &DriverSettings {
         &self.settings
     }
 
-    /// Opens a door once; every later call has the same client, with what it knows.
+    /// Connects once per key; later calls return the same client.
     fn opened(
         &self,
         key: String,
@@ -128,11 +125,11 @@ impl Site {
         Ok(door)
     }
 
-    /// Looks once whether SSH greets at one of some ports.
+    /// Returns whether an SSH server greets at one of some ports.
     async fn greets(&self, address: IpAddr, ports: &[u16]) -> bool {
         let within = self.session.timeouts().of(Limit::Ssh);
         for port in ports {
-            // Cancel safety: dropping the connection is all that happens.
+            // Cancel safety: only closes a connection.
             let greeted = greets(SocketAddr::new(address, *port), within);
             if matches!(leavable(Duration::ZERO, greeted).await, Ok(true)) {
                 return true;
@@ -144,19 +141,19 @@ impl Site {
 
 /// The hosts of a site.
 pub struct Hosts {
-    site: Arc<Site>,
-    kinds: BTreeMap<&'static str, Arc<dyn HostKind>>,
+    site: Arc<HostContext>,
+    kinds: BTreeMap<&'static str, Arc<dyn HostDriver>>,
 }
 
 impl Hosts {
-    /// Finds hosts through a site's documents.
+    /// Connects to the hosts of a site.
     pub fn new(
         session: Arc<Session>,
-        hub: Arc<Hub>,
+        hub: Arc<EventHub>,
         settings: &DriverSettings,
         keyring: Keyring,
     ) -> Self {
-        let site = Arc::new(Site {
+        let site = Arc::new(HostContext {
             session,
             hub,
             settings: settings.clone(),
@@ -171,14 +168,14 @@ impl Hosts {
         }
     }
 
-    /// Returns what opens a host.
-    pub fn of(&self, host: &str) -> &dyn HostKind {
+    /// Returns the driver of a host.
+    pub fn of(&self, host: &str) -> &dyn HostDriver {
         self.kinds[self.site.session.catalog.kind_of(host)].as_ref()
     }
 }
 
 #[async_trait]
-impl Places for Hosts {
+impl HostConnector for Hosts {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         self.of(name).host(name).await
     }
@@ -192,16 +189,21 @@ impl Places for Hosts {
         self.of(host).inside(host, node, address).await
     }
 
-    fn door(&self, name: &str) -> String {
-        self.of(name).door(name)
+    fn endpoint(&self, name: &str) -> String {
+        self.of(name).endpoint(name)
     }
 
-    async fn answers(&self, host: &str, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
-        self.of(host).answers(address, ports).await
+    async fn ssh_answers(
+        &self,
+        host: &str,
+        address: IpAddr,
+        ports: &[u16],
+    ) -> Result<bool, PortError> {
+        self.of(host).ssh_answers(address, ports).await
     }
 }
 
-/// Tells whether SSH greets whoever comes to an address, within a time once it is connected.
+/// Returns whether an SSH server greets at an address, within a time after connecting.
 async fn greets(address: SocketAddr, within: Duration) -> std::io::Result<bool> {
     // Cancel safety: as the caller's.
     let connected = timeout(ONE_TRY.min(within), TcpStream::connect(address));
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_greeting_that_takes_longer_than_one_try_to_connect_is_waited_for() {
+    async fn a_greeting_may_take_longer_than_connecting() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = async {

@@ -1,7 +1,6 @@
-//! Hosts of kind `pve`: from a document to a client for the API, and whether a host is ready.
+//! Hosts of kind `pve`: clients for the Proxmox VE API, and their checks.
 //!
-//! In: a name, the site's documents. Out: a client that verifies whom it talks to.
-//! Never: a connection without verification; a token in a message.
+//! The certificate is always verified; tokens never appear in messages.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -18,13 +17,13 @@ use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, Pv
 use homestak_site::SiteSource;
 use serde_json::{Value as Json, json};
 
-use super::{HostKind, HostTraits, Kind, Site};
+use super::{HostContext, HostDriver, HostKind, HostTraits};
 use crate::error::{DriverError, count};
 use crate::preflight::wanted;
 use crate::session::Session;
 
-/// Hosts that are Proxmox VE.
-pub(super) const KIND: Kind = Kind {
+/// Proxmox VE hosts.
+pub(super) const KIND: HostKind = HostKind {
     word: "pve",
     label: "Proxmox VE",
     traits: HostTraits::PROXMOX_VE,
@@ -32,10 +31,10 @@ pub(super) const KIND: Kind = Kind {
     kept: None,
 };
 
-struct PveHosts(Arc<Site>);
+struct PveHosts(Arc<HostContext>);
 
 #[async_trait]
-impl HostKind for PveHosts {
+impl HostDriver for PveHosts {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         self.0.opened(format!("host {name}"), || {
             let doing = format!("open host `{name}`");
@@ -71,7 +70,7 @@ impl HostKind for PveHosts {
             })
     }
 
-    fn door(&self, name: &str) -> String {
+    fn endpoint(&self, name: &str) -> String {
         let node = self.0.session.catalog.nodes.get(name);
         let node = node.and_then(|document| document.value.as_ref());
         let url = node.and_then(|node| node.api_endpoint.as_ref());
@@ -81,7 +80,7 @@ impl HostKind for PveHosts {
         )
     }
 
-    async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
         Ok(self.0.greets(address, ports).await)
     }
 
@@ -160,7 +159,7 @@ pub fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, Dri
         })
 }
 
-/// Returns host and port of an API's address.
+/// Returns host and port of the API endpoint.
 pub fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
     let url = node.api_endpoint.as_ref()?.as_str();
     let rest = url.split_once("://")?.1;
@@ -174,13 +173,13 @@ pub fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
     }
 }
 
-/// Makes a client for a host.
+/// Connects to a host.
 pub fn connect(name: &str, session: &Session) -> Result<Pve, DriverError> {
     connect_at(name, None, session)
 }
 
-/// Makes a client for a host that was found at an address: one that is written as another address
-/// is reached at that one, one that has a name by its name.
+/// Connects to a host whose address was observed. An endpoint with another IP address is replaced
+/// by it; one with a name is kept.
 pub fn connect_at(
     name: &str,
     found: Option<IpAddr>,
@@ -208,7 +207,7 @@ pub fn connect_at(
     client(settings, session).map_err(|error| DriverError::of_host(name, &error))
 }
 
-/// Makes a client that waits by the site's clock.
+/// Makes a client with the clock and time limits of the site.
 pub(super) fn client(mut settings: PveSettings, session: &Session) -> Result<Pve, PortError> {
     settings.limits = PveLimits::from(&session.timeouts());
     Pve::new(session.time.scale(settings), session.time.clock())
@@ -219,7 +218,7 @@ fn is_another_address(host: &str, found: IpAddr) -> bool {
     host.parse().is_ok_and(|host: IpAddr| host != found)
 }
 
-/// Whom to trust: the recorded fingerprint, the named authority, or the public ones.
+/// Returns the trust anchor: the recorded fingerprint, the configured CA, or public CAs.
 fn trust(name: &str, node: &PveNode, session: &Session) -> Result<Trust, DriverError> {
     if let Some(text) = &node.fingerprint {
         let fingerprint = Fingerprint::parse(text).ok_or_else(|| {

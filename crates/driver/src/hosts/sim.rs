@@ -1,7 +1,5 @@
-//! The host `sim`: a simulated Proxmox VE that is kept, in a process of its own.
-//!
-//! In: a directory. Out: where the server of that directory is; it is started when there is none.
-//! Never: two servers for one directory, whoever asks at the same time.
+//! The host `sim`: a simulated Proxmox VE in a process of its own, started when needed. A directory
+//! has one server, even when several commands start at once.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -14,7 +12,7 @@ use homestak_api::probe;
 use homestak_api::runtime::pause;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::plan::Plan;
-use homestak_engine::context::off;
+use homestak_engine::context::run_blocking;
 use homestak_engine::ports::{PortError, Provider};
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::pve::{self, ApiToken, Credential, Pve, PveSettings};
@@ -22,7 +20,7 @@ use homestak_sim::kept::{self, Endpoint, Lock};
 use serde_json::{Value as Json, json};
 
 use super::pve::client;
-use super::{HostKind, HostTraits, Kind, Site};
+use super::{HostContext, HostDriver, HostKind, HostTraits};
 use crate::error::DriverError;
 use crate::process;
 use crate::settings::DriverSettings;
@@ -31,7 +29,7 @@ use crate::settings::DriverSettings;
 pub const SIM: &str = "sim";
 
 /// The host that is simulated.
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: HostKind = HostKind {
     word: SIM,
     label: "built in",
     traits: HostTraits {
@@ -48,16 +46,16 @@ pub(super) const KIND: Kind = Kind {
 };
 
 struct Simulator {
-    site: Arc<Site>,
-    /// The client, and where the simulator was.
+    site: Arc<HostContext>,
+    /// The client, and the URL it is connected to.
     open: Mutex<Option<(String, Arc<Pve>)>>,
 }
 
 impl Simulator {
     async fn client(&self) -> Result<Arc<Pve>, PortError> {
         let settings = self.site.settings.clone();
-        // Cancel safety: a server that was started goes on and is found by the next who asks.
-        let endpoint = off("start the simulator", move || {
+        // Cancel safety: a started server keeps running and is found by the next command.
+        let endpoint = run_blocking("start the simulator", move || {
             ensure(&directory(&settings), &settings)
                 .map_err(|error| error.at_port("open the simulator"))
         })
@@ -74,7 +72,7 @@ impl Simulator {
         }
     }
 
-    /// Returns the client, when it was made before.
+    /// Returns the client, if connected.
     fn opened(&self) -> Option<Arc<Pve>> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.as_ref().map(|(_, pve)| pve.clone())
@@ -96,7 +94,7 @@ impl Simulator {
 }
 
 #[async_trait]
-impl HostKind for Simulator {
+impl HostDriver for Simulator {
     async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.client().await?)
     }
@@ -127,7 +125,7 @@ impl HostKind for Simulator {
         })
     }
 
-    async fn answers(&self, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         let pve = match self.opened() {
             Some(pve) => pve,
             None => self.client().await?,
@@ -148,7 +146,7 @@ impl HostKind for Simulator {
         let directory = directory(&self.site.settings);
         let mut body = json!({ "name": name, "kind": "simulator", "directory": directory });
         if !offline {
-            let endpoint = crate::off::off(move || answering(&directory)).await?;
+            let endpoint = crate::blocking::run_blocking(move || answering(&directory)).await?;
             body["says"] = json!({
                 "running": endpoint.is_some(),
                 "api_endpoint": endpoint.map(|endpoint| endpoint.url),
@@ -158,23 +156,23 @@ impl HostKind for Simulator {
     }
 }
 
-/// How often it is looked whether a server has come up or gone: for thirty seconds in all.
+/// How often the state of a server is polled: for thirty seconds in total.
 const LOOKS: u32 = 1_200;
 const BETWEEN: Duration = Duration::from_millis(25);
-/// How long a server that was started for a command goes on without calls, in seconds.
+/// How long a server started by a command stays without requests, in seconds.
 const IDLE: u32 = 120;
 
-/// Returns the directory of the simulated host when none is named.
+/// Returns the default directory of the simulator.
 pub fn directory(settings: &DriverSettings) -> PathBuf {
     settings.state.join("sim")
 }
 
-/// Returns where the World kept in a directory is served. Starts a server when there is none, with
-/// time that goes so many times faster than on the wall; one that runs already keeps its own.
+/// Returns the endpoint of the server for a directory, and starts one if there is none, with the
+/// configured speed. A running server keeps its speed.
 pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, DriverError> {
     let failed = |error: std::io::Error| DriverError::file("use", directory, &error);
     kept::create(directory).map_err(failed)?;
-    // Of two who come at once, the second finds the server of the first.
+    // Of two commands at once, the second finds the server of the first.
     let _turn = Lock::take(&directory.join("ensure.lock"), LOOKS * BETWEEN * 2).map_err(failed)?;
     if let Some(endpoint) = answering(directory)? {
         return Ok(endpoint);
@@ -201,15 +199,15 @@ pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, D
         "The simulator of `{}` does not answer.",
         directory.display()
     ))
-    .hint(format!("its words are in {}", log.display())))
+    .hint(format!("see its log: {}", log.display())))
 }
 
-/// Returns the endpoint that a server wrote, if that server answers.
+/// Returns the endpoint of the running server, if it answers.
 pub fn answering(directory: &Path) -> Result<Option<Endpoint>, DriverError> {
     let endpoint = Endpoint::read(directory)
         .map_err(|error| DriverError::file("read", &directory.join("endpoint.json"), &error))?;
     Ok(endpoint.filter(|endpoint| {
-        // Another program may have the port by now; only the server has the certificate.
+        // Another program may use the port by now; only the server has the certificate.
         let port = endpoint.url.rsplit_once(':').map(|(_, port)| port.parse());
         let Some(Ok(port)) = port else {
             return false;
@@ -219,14 +217,14 @@ pub fn answering(directory: &Path) -> Result<Option<Endpoint>, DriverError> {
     }))
 }
 
-/// Ends the server of a directory, and waits until it has. Returns whether there was one.
+/// Stops the server of a directory and waits for its end. Returns whether there was one.
 pub fn stop(directory: &Path) -> Result<bool, DriverError> {
     let failed = |error: std::io::Error| DriverError::file("use", directory, &error);
     if !kept::is_served(directory).map_err(failed)? {
         return Ok(false);
     }
     for _ in 0..LOOKS {
-        // Asked each time: a server that was just starting forgets wishes of before.
+        // Repeated: a server that was just starting ignores earlier requests.
         kept::request_stop(directory).map_err(failed)?;
         pause(BETWEEN).map_err(failed)?;
         if !kept::is_served(directory).map_err(failed)? {
@@ -253,8 +251,8 @@ fn did_not_start(log: &Path) -> DriverError {
     let said = said.lines().rev().find(|line| line.starts_with("error"));
     DriverError::failed(format!(
         "The simulator did not start: {}",
-        said.unwrap_or("it said nothing.")
+        said.unwrap_or("there is no output.")
     ))
-    .hint(format!("its words are in {}", log.display()))
+    .hint(format!("see its log: {}", log.display()))
     .hint("homestak sim reset starts over")
 }

@@ -1,7 +1,4 @@
-//! Hosts of kind `ssh`: machines that the site knows, without an API, so that nothing is created there.
-//!
-//! In: a document in `hosts/`. Out: whether its SSH answers.
-//! Never: a provider.
+//! Hosts of kind `ssh`: machines without an API, on which no guests can be created.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,14 +12,14 @@ use homestak_providers::finding::{Finding, Severity};
 use serde_json::{Value as Json, json};
 
 use super::pve::document;
-use super::{HostKind, HostTraits, Kind, Site};
+use super::{HostContext, HostDriver, HostKind, HostTraits};
 use crate::error::DriverError;
 
-/// How long SSH of a host may take to accept a connection.
+/// Timeout of a connection.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Hosts that are reached over SSH alone.
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: HostKind = HostKind {
     word: "ssh",
     label: "SSH only",
     traits: HostTraits {
@@ -33,10 +30,10 @@ pub(super) const KIND: Kind = Kind {
     kept: None,
 };
 
-struct SshHosts(Arc<Site>);
+struct SshHosts(Arc<HostContext>);
 
 impl SshHosts {
-    /// Returns where the SSH of a host is.
+    /// Returns the SSH address of a host.
     fn address(&self, name: &str) -> Option<SocketAddr> {
         let host: &Host = self.0.session.catalog.hosts.get(name)?.value.as_ref()?;
         let access = host.access.as_ref();
@@ -48,7 +45,7 @@ impl SshHosts {
 }
 
 #[async_trait]
-impl HostKind for SshHosts {
+impl HostDriver for SshHosts {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         let doing = format!("open host `{name}`");
         match document(name, &self.0.session) {
@@ -61,11 +58,11 @@ impl HostKind for SshHosts {
         self.host(host).await
     }
 
-    async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
         Ok(self.0.greets(address, ports).await)
     }
 
-    /// Guests cannot be created on it, whether its SSH answers or not.
+    /// No guests can be created on it, whether SSH answers or not.
     async fn check(&self, name: &str, _: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
         let of = |severity, check, detail, fix: &str| Finding {
             severity,
@@ -113,7 +110,7 @@ impl HostKind for SshHosts {
     }
 }
 
-/// Tells whether something accepts connections.
+/// Returns whether the address accepts connections.
 async fn accepts(address: SocketAddr) -> bool {
     // Cancel safety: a connection that is dropped half-way is closed.
     let connected = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(address)).await;

@@ -1,7 +1,6 @@
-//! Secrets of a site: opened and sealed with the person's age keys.
+//! Opens and seals the secrets of a site with the user's age keys.
 //!
-//! In: texts, and where keys are. Out: texts.
-//! Never: a private key in a message; a key kept longer than it is used.
+//! Private keys never appear in messages, and are not kept longer than they are used.
 
 mod seal;
 
@@ -19,36 +18,36 @@ use crate::process;
 pub use homestak_secrets::{KeyPair, PlainText, keygen};
 pub use seal::{sealed_text, who};
 
-/// Where keys that open sealed secrets are: the places that SOPS knows.
+/// Sources of age keys, as SOPS defines them.
 #[derive(Clone)]
 pub struct KeySources {
-    places: Vec<KeySource>,
-    /// The keys that a variable holds.
+    sources: Vec<KeySource>,
+    /// The keys in `SOPS_AGE_KEY`.
     held: Option<Arc<Zeroizing<String>>>,
 }
 
 impl KeySources {
-    /// Takes the places from variables of these names.
+    /// Reads the sources from environment variables.
     pub fn new(lookup: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
-            places: key_sources(lookup),
+            sources: key_sources(lookup),
             held: lookup("SOPS_AGE_KEY").map(|text| Arc::new(Zeroizing::new(text))),
         }
     }
 
-    /// Returns the file that keys are in when nothing else is said.
+    /// Returns the default key file.
     pub fn default_file(&self) -> Option<PathBuf> {
-        self.places.iter().find_map(|place| match place {
+        self.sources.iter().find_map(|source| match source {
             KeySource::DefaultFile(path) => Some(path.clone()),
             KeySource::Variable(_) | KeySource::NamedFile(_) | KeySource::Command(_) => None,
         })
     }
 
-    /// Collects the identities of every place.
+    /// Collects the identities of all sources.
     fn identities(&self) -> Result<Identities, String> {
         let mut all = Identities::default();
-        for place in &self.places {
-            let (what, text) = match place {
+        for source in &self.sources {
+            let (what, text) = match source {
                 KeySource::Variable(name) => {
                     let held = self.held.as_ref().map(|held| held.to_string());
                     ((*name).to_owned(), held)
@@ -82,11 +81,11 @@ impl KeySources {
 
 /// Why sealed secrets could not be opened.
 pub struct Failure {
-    /// Whether only a key is missing; the file itself may be fine.
+    /// Whether only a key is missing; the file may be valid.
     pub no_key: bool,
-    /// What happened.
+    /// The message.
     pub message: String,
-    /// What to do.
+    /// The hint.
     pub hint: String,
 }
 
@@ -96,7 +95,7 @@ impl From<Failure> for DriverError {
     }
 }
 
-/// Opens secrets. Text that is not sealed comes back as it is.
+/// Opens sealed text; other text is returned unchanged.
 pub fn open(text: &str, keys: &KeySources) -> Result<String, Failure> {
     if !sealed(text) {
         return Ok(text.to_owned());
@@ -104,12 +103,12 @@ pub fn open(text: &str, keys: &KeySources) -> Result<String, Failure> {
     open_sealed(text, keys).map(|plain| plain.expose().to_owned())
 }
 
-/// Tells whether a text is a sealed document.
+/// Returns whether a text is a sealed document.
 pub fn sealed(text: &str) -> bool {
     tree(text).is_some_and(|tree| is_sealed(&tree))
 }
 
-/// Reads the tree of a text, without saying what is wrong with it.
+/// Parses text, without diagnostics.
 pub fn tree(text: &str) -> Option<Value> {
     yaml::parse(
         FileId(0),
@@ -123,7 +122,7 @@ pub fn open_sealed(text: &str, keys: &KeySources) -> Result<PlainText, Failure> 
     let identities = keys.identities().map_err(|message| Failure {
         no_key: true,
         message,
-        hint: "mend the key file, or name another one in SOPS_AGE_KEY_FILE".into(),
+        hint: "fix the key file, or name another one in SOPS_AGE_KEY_FILE".into(),
     })?;
     homestak_secrets::open(text, &identities).map_err(|error| match &error {
         OpenError::NoKeyFits { .. } => Failure {

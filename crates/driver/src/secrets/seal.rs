@@ -1,7 +1,4 @@
-//! A plain text becomes a sealed one.
-//!
-//! In: text, who may open it. Out: sealed text that keeps the ciphertext of what did not change.
-//! Never: a file written.
+//! Seals plain text. Ciphertext of unchanged values is kept; files are written by the caller.
 
 use std::path::Path;
 
@@ -15,7 +12,8 @@ use jiff::Timestamp;
 use super::KeySources;
 use crate::error::DriverError;
 
-/// Seals text, keeping what did not change since `before` where that can be opened.
+/// Seals text. Ciphertext of values that are unchanged since `before` is kept, if `before` can be
+/// opened.
 pub fn sealed_text(
     plain: &str,
     before: Option<&str>,
@@ -24,7 +22,7 @@ pub fn sealed_text(
     (sources, now): (&KeySources, Timestamp),
 ) -> Result<String, DriverError> {
     let identities = sources.identities().unwrap_or_default();
-    // As SOPS writes it: to the second.
+    // As SOPS formats it: to the second.
     let now = format!("{now:.0}");
     let fresh = Sealing {
         recipients,
@@ -54,7 +52,8 @@ pub fn sealed_text(
     })
 }
 
-/// Who can open the result, and what is encrypted: named, from `.sops.yaml`, or ourselves.
+/// Returns recipients and encryption rules: the given ones, those of `.sops.yaml`, or the user's
+/// own keys.
 pub fn who(
     named: &[String],
     path: &Path,

@@ -13,10 +13,10 @@ use homestak_driver::events::{Event, Observer};
 use homestak_driver::hosts::KINDS;
 use homestak_driver::job::{Job, refusals};
 use homestak_driver::secrets::KeySources;
-use homestak_driver::select::Choice;
+use homestak_driver::select::ManifestSelector;
 use homestak_driver::settings::{DriverSettings, VmEngine};
 use homestak_driver::{DriverError, Notices, Session};
-use homestak_engine::journal::Ending;
+use homestak_engine::journal::RunOutcome;
 use homestak_engine::operate::Interrupt;
 use homestak_site::Candidates;
 use tempfile::TempDir;
@@ -31,7 +31,7 @@ struct Rig {
     _directory: TempDir,
 }
 
-/// What was said meanwhile.
+/// What was said in the meantime.
 #[derive(Default)]
 struct Said(Mutex<Vec<String>>);
 
@@ -50,7 +50,7 @@ impl Notices for Said {
 }
 
 impl Observer for Said {
-    fn hear(&self, _: &Event) {}
+    fn on_event(&self, _: &Event) {}
 }
 
 impl Rig {
@@ -118,25 +118,25 @@ impl Rig {
     fn job(&self) -> Result<Job, DriverError> {
         let said = Arc::new(Said::default());
         let session = Session::open(&self.settings, said.clone())?;
-        let choice = Choice {
+        let choice = ManifestSelector {
             name: Some("pair".to_owned()),
             host: Some(MEADOW.to_owned()),
-            ..Choice::default()
+            ..ManifestSelector::default()
         };
         Job::open(choice, None, session, &self.settings, said)
     }
 
-    /// Plans and carries out what is to do, as a command does; returns the plan.
+    /// Plans and executes what is to do, as a command does; returns the plan.
     async fn run(&self, verb: Verb) -> Result<Plan, DriverError> {
         let job = self.job()?;
-        let _lease = job.hold().await?;
+        let _lease = job.lock().await?;
         let plan = job.plan(&PlanOptions::new(verb)).await?;
         refusals(&plan)?;
         if !plan.is_empty() {
             job.preflight(&plan).await?;
             let (_asks, interrupt) = Interrupt::new();
             let ending = job.carry_out(verb.word(), &plan, interrupt).await?;
-            assert_eq!(ending, Ending::Done);
+            assert_eq!(ending, RunOutcome::Done);
         }
         Ok(plan)
     }
@@ -173,7 +173,7 @@ async fn a_host_without_numbers_bridges_and_storages_is_planned_applied_and_dest
 }
 
 #[tokio::test]
-async fn what_a_host_does_not_have_is_refused_before_anything_is_done() {
+async fn missing_host_features_are_refused_before_anything_is_done() {
     for (node, expected) in [
         (
             "preset: small, image: debian-12, vmid: 900",

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use homestak_core::plan::Plan;
 use homestak_driver::DriverError;
-use homestak_driver::hosts::{HostKind, HostTraits, Kind};
+use homestak_driver::hosts::{HostDriver, HostKind, HostTraits};
 use homestak_driver::preflight::{Finding, Severity};
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestId, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted,
-    Inventory, Leased, Mib, NewGuest, NewIdentity, ObservedGuest, ObservedHost, PortError,
-    PowerState, Provider, Reach,
+    AddressLease, Capabilities, ErrorClass, Gib, GuestAddress, GuestId, GuestKind, GuestRef,
+    GuestUuid, ImageRequest, Inventory, Mib, NewGuest, NewIdentity, ObservedGuest, ObservedHost,
+    PortError, PowerState, Provider, StopMode,
 };
 use serde_json::{Value as Json, json};
 
@@ -24,7 +24,7 @@ pub const MEADOW: &str = "meadow";
 const IDS: [&str; 4] = ["blue-heron", "grey-owl", "red-kite", "wren"];
 
 /// The kind, as a program registers it.
-pub static KIND: Kind = Kind {
+pub static KIND: HostKind = HostKind {
     word: MEADOW,
     label: "a meadow",
     traits: HostTraits {
@@ -68,7 +68,7 @@ impl Meadow {
         let mut guests = self.guests();
         let there = guests.values_mut().find(|there| is(there, guest));
         there.map(how).ok_or_else(|| PortError {
-            class: Class::Missing,
+            class: ErrorClass::Missing,
             ..PortError::refused("change a guest", format!("there is no {guest}"), "")
         })
     }
@@ -108,7 +108,11 @@ impl Provider for Meadow {
         Ok(guests.values().find(|there| is(there, guest)).cloned())
     }
 
-    async fn lease(&self, _: &GuestUuid, _: Option<IpAddr>) -> Result<Option<Leased>, PortError> {
+    async fn lease(
+        &self,
+        _: &GuestUuid,
+        _: Option<IpAddr>,
+    ) -> Result<Option<AddressLease>, PortError> {
         Ok(None)
     }
 
@@ -164,8 +168,8 @@ impl Provider for Meadow {
         self.change(guest, |there| there.power = PowerState::Running)
     }
 
-    async fn address(&self, _: &GuestRef) -> Result<Reach, PortError> {
-        Ok(Reach::At(IpAddr::from([192, 0, 2, 7])))
+    async fn address(&self, _: &GuestRef) -> Result<GuestAddress, PortError> {
+        Ok(GuestAddress::At(IpAddr::from([192, 0, 2, 7])))
     }
 
     async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
@@ -183,7 +187,7 @@ impl Provider for Meadow {
         })
     }
 
-    async fn stop(&self, guest: &GuestRef, _: Halt) -> Result<(), PortError> {
+    async fn stop(&self, guest: &GuestRef, _: StopMode) -> Result<(), PortError> {
         self.change(guest, |there| there.power = PowerState::Stopped)
     }
 
@@ -204,11 +208,11 @@ impl Provider for Meadow {
         })
     }
 
-    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+    async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError> {
         Ok(image.storage.is_none())
     }
 
-    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+    async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
         let detail = format!("`{}` is not there", image.file);
         Err(PortError::refused("bring an image", detail, ""))
     }
@@ -217,7 +221,7 @@ impl Provider for Meadow {
 struct Meadows(Arc<Meadow>);
 
 #[async_trait]
-impl HostKind for Meadows {
+impl HostDriver for Meadows {
     async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.0.clone())
     }
@@ -227,7 +231,7 @@ impl HostKind for Meadows {
         Err(PortError::refused(&doing, "nothing runs in a guest", ""))
     }
 
-    async fn answers(&self, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(true)
     }
 

@@ -1,46 +1,43 @@
-//! A person's wish to stop.
-//!
-//! In: an [`Interrupter`] that is asked. Out: an [`Interrupt`] that says so.
-//! Never: the end of an act that is under way; only waits are left.
+//! Requests to stop a run. Waits end early; a change in progress is completed.
 
 use tokio::sync::watch;
 
-/// Says when to stop: nothing new is begun, waits are left, what else runs is finished.
+/// Receives the request to stop: no new steps start, waits end, running changes complete.
 #[derive(Clone, Debug)]
 pub struct Interrupt(watch::Receiver<bool>);
 
-/// Asks to stop.
+/// Requests a run to stop.
 #[derive(Debug)]
 pub struct Interrupter(watch::Sender<bool>);
 
 impl Interrupt {
-    /// Makes both ends.
+    /// Makes a connected pair.
     pub fn new() -> (Interrupter, Self) {
         let (sender, receiver) = watch::channel(false);
         (Interrupter(sender), Self(receiver))
     }
 
-    /// Tells whether a person asked to stop.
-    pub fn is_asked(&self) -> bool {
+    /// Returns whether a stop was requested.
+    pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns the wish itself, for those who wait deep inside.
-    pub(crate) fn wish(&self) -> watch::Receiver<bool> {
+    /// Returns the flag itself, for waits further down.
+    pub(crate) fn flag(&self) -> watch::Receiver<bool> {
         self.0.clone()
     }
 
-    /// Waits until a person asks to stop; for ever when nobody can. Cancel-safe.
-    pub(crate) async fn asked(&mut self) {
-        if self.0.wait_for(|asked| *asked).await.is_err() {
+    /// Waits for the request; for ever when the sender is gone. Cancel-safe.
+    pub(crate) async fn requested(&mut self) {
+        if self.0.wait_for(|requested| *requested).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
 impl Interrupter {
-    /// Asks to stop.
-    pub fn ask(&self) {
+    /// Requests the run to stop.
+    pub fn request(&self) {
         self.0.send_replace(true);
     }
 }

@@ -1,19 +1,19 @@
-//! How often and how long something is tried.
+//! Limits of retries.
 //!
-//! The time limits themselves, with their defaults, are in [`homestak_core::doc::timeouts`].
+//! Time limits and their defaults are in [`homestak_core::doc::timeouts`].
 
 use std::time::Duration;
 
 use homestak_core::doc::timeouts::Timeouts;
 
-/// How often and how long something is tried.
+/// Limits of retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How often a step is tried whose answer makes no sense.
+    /// How often a step is tried when answers are not understood.
     pub tries: u32,
-    /// The first pause between two tries; each is twice as long as the one before.
+    /// The first pause between two tries; it doubles each time.
     pub pause: Duration,
-    /// Time limits of flags and the environment; they come before those of the plan.
+    /// Time limits of flags and the environment, which override those of the plan.
     pub timeouts: Timeouts,
 }
 

@@ -1,15 +1,14 @@
-//! Carries out plans: in parallel where the graph allows, written down before and after each act.
+//! Executes plans, and resumes and rolls back runs.
 //!
-//! In: a [`Plan`], or a [`Run`] that did not end well. Out: how it ended.
-//! Never: a choice; an act whose intent is not on disk; a failed undo in silence.
+//! Independent steps run in parallel. Intents are on disk before each act, results after it.
 
-pub(crate) mod board;
 mod interrupt;
 pub(crate) mod limits;
-mod persist;
 mod replay;
+mod retry;
 mod rollback;
 mod run;
+pub(crate) mod run_context;
 mod schedule;
 mod worker;
 
@@ -20,11 +19,11 @@ use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{OnError, Plan, StepKind, without_config_values};
 
-use crate::events::{Cast, Hub, What};
-use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
-use crate::ports::{Configurer, Places, Seeds};
-use board::Board;
-use schedule::Way;
+use crate::events::{EventHub, EventKind, PlannedNode};
+use crate::journal::{Entry, Journal, JournalError, Run, RunId, RunOutcome, StepEvent};
+use crate::ports::{Configurer, HostConnector, SeedSource};
+use run_context::RunContext;
+use schedule::Direction;
 use tracing::Instrument as _;
 
 pub use interrupt::{Interrupt, Interrupter};
@@ -32,55 +31,55 @@ pub use limits::Limits;
 pub use replay::{Replay, StepState, replay};
 pub use rollback::{UndoEffect, UndoItem, rollback_plan};
 
-/// A moment in the life of a step. Tests kill the program at each.
+/// A point in the execution of a step. Tests kill the program at each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum StepPoint {
     /// Before the intent is written.
     BeforeIntent,
-    /// The intent is written, the act not begun.
+    /// The intent is written, the act not started.
     AfterIntent,
-    /// The act is done, nothing is written.
+    /// The act is done, its result not written.
     AfterAct,
     /// The result is written.
     AfterResult,
 }
 
-/// Someone who is told when each moment comes.
-pub trait Watcher: Send + Sync {
-    /// Hears of a moment.
-    fn reached(&self, moment: Moment);
+/// Is called at each point of each step.
+pub trait StepPointObserver: Send + Sync {
+    /// Is called at a point.
+    fn reached(&self, point: StepPoint);
 }
 
-/// Carries out plans.
+/// Executes plans.
 pub struct Operator {
-    /// Where places are found.
-    pub places: Arc<dyn Places>,
-    /// Where first-boot data comes from.
-    pub seeds: Arc<dyn Seeds>,
-    /// Who makes nodes what their specs say.
+    /// Connects to hosts.
+    pub connector: Arc<dyn HostConnector>,
+    /// Makes first-boot data.
+    pub seeds: Arc<dyn SeedSource>,
+    /// Applies specs inside nodes.
     pub configurer: Arc<dyn Configurer>,
-    /// Where everything is written down.
+    /// Stores runs.
     pub journal: Arc<dyn Journal>,
-    /// Where events are told.
-    pub hub: Arc<Hub>,
-    /// What time it is.
+    /// Emits events.
+    pub hub: Arc<EventHub>,
+    /// The clock.
     pub clock: SharedClock,
-    /// How often something is tried.
+    /// Limits of retries.
     pub limits: Limits,
-    /// Who is told of each moment, if anyone.
-    pub watcher: Option<Arc<dyn Watcher>>,
+    /// Is called at each point of each step; for tests.
+    pub point_observer: Option<Arc<dyn StepPointObserver>>,
     /// Makes the random mark of a run.
     pub mark: fn() -> String,
 }
 
 impl Operator {
-    /// Carries out a plan. The caller holds the plan's scopes.
-    pub async fn carry_out(
+    /// Executes a plan. The caller has locked the plan's scopes.
+    pub async fn execute(
         &self,
         verb: &str,
         plan: impl Into<Arc<Plan>>,
         interrupt: Interrupt,
-    ) -> Result<(RunId, Ending), JournalError> {
+    ) -> Result<(RunId, RunOutcome), JournalError> {
         let plan = plan.into();
         let mark = (self.mark)();
         let now = self.clock.now();
@@ -88,45 +87,46 @@ impl Operator {
             .journal
             .begin(verb, &without_config_values(&plan), &mark, now)
             .await?;
-        let mut stage = self.stage(id, mark, plan, &[]);
-        let span = span(verb, &stage);
+        let mut execution = self.execution(id, mark, plan, &[]);
+        let span = span(verb, &execution);
         let ending = self
-            .go_on(verb, &mut stage, false, interrupt, false)
+            .run(verb, &mut execution, false, interrupt, false)
             .instrument(span)
             .await?;
         Ok((id, ending))
     }
 
-    /// Goes on with a run that was interrupted, failed or died: forward, or back when it was
-    /// being undone. `settled` names nodes whose failed steps a person has settled by hand.
+    /// Continues a run that was interrupted, failed or crashed, in its direction: a run that was
+    /// being rolled back is rolled back. `resolved` names nodes whose failed steps the user has
+    /// resolved manually.
     pub async fn resume(
         &self,
         run: &Run,
-        settled: &[String],
+        resolved: &[String],
         interrupt: Interrupt,
-    ) -> Result<Ending, JournalError> {
+    ) -> Result<RunOutcome, JournalError> {
         let mut entries = run.entries.clone();
         let steps = &run.plan.steps;
-        let so_far = replay(steps, &entries);
-        for (step, state) in steps.iter().zip(&so_far.states) {
+        let replayed = replay(steps, &entries);
+        for (step, state) in steps.iter().zip(&replayed.states) {
             let node = step.node.and_then(|node| run.plan.nodes.get(node));
-            let named = node.is_some_and(|node| settled.contains(&node.name));
+            let named = node.is_some_and(|node| resolved.contains(&node.name));
             let open = matches!(
                 state,
                 StepState::Failed(_) | StepState::Stuck(_) | StepState::Begun | StepState::Undoing
             );
-            // One that may not be stopped stays, so that it is not removed either.
+            // A guest that could not be stopped is not destroyed either.
             let after_stop = step.kind == StepKind::Destroy
                 && step.after.iter().any(|stop| {
                     steps[*stop].kind == StepKind::Stop
                         && steps[*stop].node == step.node
-                        && matches!(so_far.states[*stop], StepState::Failed(_))
+                        && matches!(replayed.states[*stop], StepState::Failed(_))
                 });
             let skipped = *state == StepState::Untouched && after_stop;
             if named && (open || skipped) {
                 let entry = Entry {
                     step: Some(step.id.clone()),
-                    happened: Happened::Settled,
+                    happened: StepEvent::Settled,
                     at: self.clock.now(),
                     record: None,
                 };
@@ -134,12 +134,12 @@ impl Operator {
                 entries.push(entry);
             }
         }
-        let mut stage = self.stage_of(run, &entries);
-        let span = span(&run.head.verb, &stage);
-        self.go_on(
+        let mut execution = self.execution_of(run, &entries);
+        let span = span(&run.head.verb, &execution);
+        self.run(
             &run.head.verb,
-            &mut stage,
-            so_far.unwinding,
+            &mut execution,
+            replayed.rolling_back,
             interrupt,
             true,
         )
@@ -148,77 +148,94 @@ impl Operator {
     }
 
     /// Undoes everything a run did.
-    pub async fn roll_back(&self, run: &Run, interrupt: Interrupt) -> Result<Ending, JournalError> {
-        let mut stage = self.stage_of(run, &run.entries);
-        announce(&run.head.verb, &stage, true);
-        let begun = self.clock.now();
-        let span = span("rollback", &stage);
-        let ending = self.unwind(&mut stage, interrupt).instrument(span).await?;
-        self.end(&stage, ending, begun).await?;
+    pub async fn roll_back(
+        &self,
+        run: &Run,
+        interrupt: Interrupt,
+    ) -> Result<RunOutcome, JournalError> {
+        let mut execution = self.execution_of(run, &run.entries);
+        announce(&run.head.verb, &execution, true);
+        let started = self.clock.now();
+        let span = span("rollback", &execution);
+        let ending = self
+            .undo(&mut execution, interrupt)
+            .instrument(span)
+            .await?;
+        self.end(&execution, ending, started).await?;
         Ok(ending)
     }
 
-    async fn go_on(
+    async fn run(
         &self,
         verb: &str,
-        stage: &mut run::Stage,
-        unwinding: bool,
+        execution: &mut run::RunExecution,
+        rolling_back: bool,
         interrupt: Interrupt,
         resumed: bool,
-    ) -> Result<Ending, JournalError> {
-        let on_error = stage.plan.on_error;
-        announce(verb, stage, resumed);
-        let begun = self.clock.now();
-        let ending = if unwinding {
-            self.unwind(stage, interrupt).await?
+    ) -> Result<RunOutcome, JournalError> {
+        let on_error = execution.plan.on_error;
+        announce(verb, execution, resumed);
+        let started = self.clock.now();
+        let ending = if rolling_back {
+            self.undo(execution, interrupt).await?
         } else {
-            let todo = stage.states.iter().map(|state| !state.is_done()).collect();
-            let work = run::Work {
+            let todo = execution
+                .states
+                .iter()
+                .map(|state| !state.is_done())
+                .collect();
+            let pass = run::Pass {
                 operator: self,
-                way: Way::Forward,
-                go_on_after_failure: on_error == OnError::Continue,
+                direction: Direction::Forward,
+                continue_after_failure: on_error == OnError::Continue,
             };
-            let done = work.run(stage, todo, interrupt.clone()).await?;
+            let done = pass.run(execution, todo, interrupt.clone()).await?;
             match done {
-                run::Came::All => Ending::Done,
-                run::Came::Interrupted => Ending::Stopped,
-                run::Came::Failed if on_error == OnError::Rollback => {
-                    stage.hub.tell(What::RollbackStarted);
-                    self.unwind(stage, interrupt).await?
+                run::PassOutcome::All => RunOutcome::Done,
+                run::PassOutcome::Interrupted => RunOutcome::Stopped,
+                run::PassOutcome::Failed if on_error == OnError::Rollback => {
+                    execution.hub.emit(EventKind::RollbackStarted);
+                    self.undo(execution, interrupt).await?
                 }
-                run::Came::Failed | run::Came::Partly => Ending::Failed,
+                run::PassOutcome::Failed | run::PassOutcome::Partly => RunOutcome::Failed,
             }
         };
-        self.end(stage, ending, begun).await?;
+        self.end(execution, ending, started).await?;
         Ok(ending)
     }
 
-    async fn unwind(
+    async fn undo(
         &self,
-        stage: &mut run::Stage,
+        execution: &mut run::RunExecution,
         interrupt: Interrupt,
-    ) -> Result<Ending, JournalError> {
-        let todo = stage.to_undo();
-        let work = run::Work {
+    ) -> Result<RunOutcome, JournalError> {
+        let todo = execution.to_undo();
+        let pass = run::Pass {
             operator: self,
-            way: Way::Back,
-            // What can be undone is undone; the rest is named.
-            go_on_after_failure: true,
+            direction: Direction::Back,
+            // Undo as much as possible, and report the rest.
+            continue_after_failure: true,
         };
-        Ok(match work.run(stage, todo, interrupt).await? {
-            run::Came::All => Ending::RolledBack,
-            run::Came::Interrupted => Ending::Stopped,
-            run::Came::Failed | run::Came::Partly => Ending::Stuck,
+        Ok(match pass.run(execution, todo, interrupt).await? {
+            run::PassOutcome::All => RunOutcome::RolledBack,
+            run::PassOutcome::Interrupted => RunOutcome::Stopped,
+            run::PassOutcome::Failed | run::PassOutcome::Partly => RunOutcome::Stuck,
         })
     }
 
-    /// Takes up a run where its entries end. One of the first form has no mark, and so proves nothing.
-    fn stage_of(&self, run: &Run, entries: &[Entry]) -> run::Stage {
+    /// Continues after the entries of a run. Runs of the first format have no mark.
+    fn execution_of(&self, run: &Run, entries: &[Entry]) -> run::RunExecution {
         let mark = run.head.mark.clone().unwrap_or_default();
-        self.stage(run.head.id, mark, Arc::new(run.plan.clone()), entries)
+        self.execution(run.head.id, mark, Arc::new(run.plan.clone()), entries)
     }
 
-    fn stage(&self, id: RunId, mark: String, plan: Arc<Plan>, entries: &[Entry]) -> run::Stage {
+    fn execution(
+        &self,
+        id: RunId,
+        mark: String,
+        plan: Arc<Plan>,
+        entries: &[Entry],
+    ) -> run::RunExecution {
         let replay = replay(&plan.steps, entries);
         let mut names = BTreeMap::new();
         for node in &plan.nodes {
@@ -234,15 +251,19 @@ impl Operator {
             Some((image.name.clone(), subject(&plan, step)))
         });
         let hub = self.hub.of_run(id, names, images.collect());
-        let board = Board::new(plan.clone(), self.places.clone(), replay.records.values());
-        run::Stage {
+        let context = RunContext::new(
+            plan.clone(),
+            self.connector.clone(),
+            replay.records.values(),
+        );
+        run::RunExecution {
             run: id,
             plan,
             states: replay.states,
             was_done: replay.was_done,
             changed: replay.changed,
             mark,
-            board,
+            context,
             hub,
             fences: Arc::default(),
         }
@@ -250,31 +271,35 @@ impl Operator {
 
     async fn end(
         &self,
-        stage: &run::Stage,
-        ending: Ending,
-        begun: jiff::Timestamp,
+        execution: &run::RunExecution,
+        ending: RunOutcome,
+        started: jiff::Timestamp,
     ) -> Result<(), JournalError> {
         let now = self.clock.now();
-        self.journal.end(stage.run, ending, now).await?;
-        stage.hub.tell(What::RunEnded {
+        self.journal.end(execution.run, ending, now).await?;
+        execution.hub.emit(EventKind::RunEnded {
             ending,
-            seconds: now.duration_since(begun).as_secs_f64(),
+            seconds: now.duration_since(started).as_secs_f64(),
         });
         Ok(())
     }
 }
 
 /// Returns the span of a run. Errors have it at every level.
-fn span(verb: &str, stage: &run::Stage) -> tracing::Span {
-    let manifest = stage.plan.manifest.as_str();
-    tracing::error_span!("run", id = %stage.run, verb, manifest)
+fn span(verb: &str, execution: &run::RunExecution) -> tracing::Span {
+    let manifest = execution.plan.manifest.as_str();
+    tracing::error_span!("run", id = %execution.run, verb, manifest)
 }
 
-/// Tells that a run begins, or goes on.
-fn announce(verb: &str, stage: &run::Stage, resumed: bool) {
-    let cast = stage.plan.nodes.iter().zip(stage.plan.steps_per_node());
-    let nodes = cast
-        .map(|(node, steps)| Cast {
+/// Emits the event that a run starts or continues.
+fn announce(verb: &str, execution: &run::RunExecution, resumed: bool) {
+    let nodes = execution
+        .plan
+        .nodes
+        .iter()
+        .zip(execution.plan.steps_per_node());
+    let nodes = nodes
+        .map(|(node, steps)| PlannedNode {
             name: node.name.clone(),
             parent: match &node.location {
                 homestak_core::plan::NodeLocation::Inside(parent) => Some(parent.clone()),
@@ -285,9 +310,9 @@ fn announce(verb: &str, stage: &run::Stage, resumed: bool) {
             steps,
         })
         .collect();
-    stage.hub.tell(What::RunStarted {
+    execution.hub.emit(EventKind::RunStarted {
         verb: verb.to_owned(),
-        manifest: stage.plan.manifest.clone(),
+        manifest: execution.plan.manifest.clone(),
         resumed,
         nodes,
     });

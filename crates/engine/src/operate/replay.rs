@@ -1,41 +1,38 @@
-//! From what is written down to how far each step is.
-//!
-//! In: the entries of a run, in order. Out: [`StepState`] of every step.
-//! Never: anything but the journal; the same entries give the same states.
+//! Derives the state of each step from the entries of a run. The same entries give the same states.
 
 use homestak_core::plan::{Records, Steps};
 
-use crate::journal::{Entry, Happened, Trouble, of_steps};
+use crate::journal::{Entry, StepError, StepEvent, step_entries};
 
-/// How far a step is.
+/// The state of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum StepState {
-    /// Nothing was written about it: it was not begun.
+    /// It was not started.
     #[default]
     Untouched,
-    /// It was begun; whether it was done is not known.
+    /// It was started; whether it completed is not known.
     Begun,
-    /// It was done.
+    /// It completed.
     Done,
-    /// It failed, perhaps half-way.
-    Failed(Trouble),
-    /// It was begun to be undone.
+    /// It failed, possibly half-way.
+    Failed(StepError),
+    /// Undoing it was started.
     Undoing,
     /// It was undone.
     Undone,
     /// It could not be undone.
-    Stuck(Trouble),
-    /// A person says that it is settled.
+    Stuck(StepError),
+    /// The user marked it as resolved.
     Settled,
 }
 
 impl StepState {
-    /// Tells whether steps after it may be begun.
+    /// Returns whether the steps that depend on it may start.
     pub fn is_done(&self) -> bool {
         matches!(self, Self::Done | Self::Settled)
     }
 
-    /// Tells whether the step may have left something behind.
+    /// Returns whether there may be something to undo.
     pub fn needs_undo(&self) -> bool {
         match self {
             Self::Begun | Self::Done | Self::Failed(_) | Self::Undoing | Self::Stuck(_) => true,
@@ -44,22 +41,22 @@ impl StepState {
     }
 }
 
-/// What the entries of a run add up to.
+/// The state of a run after its entries.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
-    /// How far each step is.
+    /// The state of each step.
     pub states: Vec<StepState>,
-    /// Which steps were done at some time, whatever became of them later.
+    /// Which steps have completed, even if they were undone later.
     pub was_done: Vec<bool>,
-    /// Whether each step changed anything; `None` when it was never done.
+    /// Whether each step changed anything; `None` when it never completed.
     pub changed: Vec<Option<bool>>,
     /// The newest record of each node.
     pub records: Records,
-    /// Whether undoing was begun; such a run is never continued forward.
-    pub unwinding: bool,
+    /// Whether the run is being rolled back; it never continues forward then.
+    pub rolling_back: bool,
 }
 
-/// Adds up the entries of a run of some steps.
+/// Replays the entries of a run.
 pub fn replay(steps: &Steps, entries: &[Entry]) -> Replay {
     let n_steps = steps.len();
     let mut replay = Replay {
@@ -70,24 +67,24 @@ pub fn replay(steps: &Steps, entries: &[Entry]) -> Replay {
     };
     let records = entries.iter().filter_map(|entry| entry.record.clone());
     replay.records.extend(records);
-    for (at, entry) in of_steps(steps, entries) {
+    for (at, entry) in step_entries(steps, entries) {
         replay.states[at] = match &entry.happened {
-            Happened::Intent => StepState::Begun,
-            Happened::Done { changed } => {
+            StepEvent::Intent => StepState::Begun,
+            StepEvent::Done { changed } => {
                 replay.was_done[at] = true;
-                // A step that was repeated changed something if it did so at any time.
+                // A repeated step changed something if any of its executions did.
                 let before = replay.changed[at].unwrap_or(false);
                 replay.changed[at] = Some(before || *changed);
                 StepState::Done
             }
-            Happened::Failed(trouble) => StepState::Failed(trouble.clone()),
-            Happened::UndoIntent => {
-                replay.unwinding = true;
+            StepEvent::Failed(trouble) => StepState::Failed(trouble.clone()),
+            StepEvent::UndoIntent => {
+                replay.rolling_back = true;
                 StepState::Undoing
             }
-            Happened::Undone { .. } => StepState::Undone,
-            Happened::UndoFailed(trouble) => StepState::Stuck(trouble.clone()),
-            Happened::Settled => StepState::Settled,
+            StepEvent::Undone { .. } => StepState::Undone,
+            StepEvent::UndoFailed(trouble) => StepState::Stuck(trouble.clone()),
+            StepEvent::Settled => StepState::Settled,
         };
     }
     replay
@@ -101,9 +98,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::operate::schedule::{Schedule, Way};
+    use crate::operate::schedule::{Direction, Schedule};
 
-    /// Steps that wait for some of those before them.
+    /// Steps that depend on earlier ones.
     fn graphs() -> impl Strategy<Value = Vec<Vec<usize>>> {
         let picks = proptest::collection::vec(any::<usize>(), 0..3);
         proptest::collection::vec(picks, 1..20).prop_map(|all| {
@@ -118,7 +115,7 @@ mod tests {
         })
     }
 
-    /// Reads steps as a plan holds them, in some order of their own.
+    /// Reads steps in some order.
     fn read(graph: &[Vec<usize>], order: &[usize]) -> Steps {
         let name = |at: &usize| format!("start:father/node-{at}");
         let step = |at: &usize| {
@@ -128,14 +125,14 @@ mod tests {
         serde_json::from_value(order.iter().map(step).collect()).unwrap()
     }
 
-    /// Goes through what is left and writes it down; returns the order.
-    fn carry_out(steps: &Steps, entries: &mut Vec<Entry>) -> Vec<StepId> {
+    /// Executes and records what is left; returns the order.
+    fn execute(steps: &Steps, entries: &mut Vec<Entry>) -> Vec<StepId> {
         let states = replay(steps, entries).states;
         let todo = states.iter().map(|state| !state.is_done()).collect();
-        let mut schedule = Schedule::new(steps, todo, Way::Forward);
+        let mut schedule = Schedule::new(steps, todo, Direction::Forward);
         let mut done = Vec::new();
         while let Some(at) = schedule.next(steps, false) {
-            for happened in [Happened::Intent, Happened::Done { changed: true }] {
+            for happened in [StepEvent::Intent, StepEvent::Done { changed: true }] {
                 entries.push(Entry {
                     step: Some(steps[at].id.clone()),
                     happened,
@@ -151,13 +148,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_after_any_entry_is_done_once_in_whatever_order_steps_are_listed(graph in graphs()) {
+        fn after_any_entry_the_rest_is_executed_once_in_any_order_of_steps(graph in graphs()) {
             let listed: Vec<usize> = (0..graph.len()).collect();
             let steps = read(&graph, &listed);
             let mut entries = Vec::new();
-            let order = carry_out(&steps, &mut entries);
+            let order = execute(&steps, &mut entries);
             prop_assert_eq!(order.len(), steps.len());
-            // A program that lists the same steps in another order.
+            // The same steps, listed in another order.
             let other: Vec<usize> = order
                 .iter()
                 .filter_map(|id| steps[steps.position(id)?].node)
@@ -165,20 +162,20 @@ mod tests {
             let other = read(&graph, &other);
             for n_written in 0..=entries.len() {
                 let mut entries = entries[..n_written].to_vec();
-                let results = entries.iter().filter(|entry| entry.happened != Happened::Intent);
+                let results = entries.iter().filter(|entry| entry.happened != StepEvent::Intent);
                 let before: Vec<StepId> = results.filter_map(|entry| entry.step.clone()).collect();
-                let rest = carry_out(&other, &mut entries);
+                let rest = execute(&other, &mut entries);
                 prop_assert!(rest.iter().all(|id| !before.contains(id)));
                 let mut all = [before, rest].concat();
                 for (at, id) in all.iter().enumerate() {
                     let step = &other[other.position(id).unwrap()];
                     let met = |before: &usize| all[..at].contains(&other[*before].id);
-                    prop_assert!(step.after.iter().all(met), "{} came too early", id);
+                    prop_assert!(step.after.iter().all(met), "{} started too early", id);
                 }
                 all.sort();
                 all.dedup();
                 prop_assert_eq!(all.len(), steps.len());
-                prop_assert!(carry_out(&other, &mut entries).is_empty());
+                prop_assert!(execute(&other, &mut entries).is_empty());
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What rolling a run back does, and what it cannot undo, before anything is done.
+//! Previews what rolling back a run undoes and what it cannot undo.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use tokio::task::JoinSet;
 use super::Operator;
 use super::replay::{Replay, StepState, replay};
 use crate::journal::Run;
-use crate::ports::{Class, GuestRef, ObservedGuest, PortError};
+use crate::ports::{ErrorClass, GuestRef, ObservedGuest, PortError};
 use crate::steps::configure::earlier;
 use crate::steps::create::{Removal, removal};
-use crate::steps::inside::{Going, Inside, look};
+use crate::steps::inside::{ExpectedRemovals, InsideCheck, check_inside};
 use crate::steps::power::{was_started, was_there};
 use crate::steps::{Task, subject};
 
-/// How many guests are looked at at once.
+/// How many guests are inspected at once.
 const AT_ONCE: usize = 16;
 
-/// What was seen of the guests of creates that are to be undone, by step.
+/// The inspected guests of creates to be undone, by step.
 type Seen = BTreeMap<usize, Result<Removal, PortError>>;
 
-/// What becomes of something that a run did.
+/// What a rollback does with the effect of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoEffect {
     /// It is undone.
     Undone,
-    /// It stays on purpose, and harms nobody.
+    /// It stays, which is harmless.
     Stays,
     /// It cannot be undone.
     Lost,
@@ -46,49 +46,49 @@ impl UndoEffect {
     }
 }
 
-/// One thing that a run did, and what becomes of it.
+/// The effect of a step, and what a rollback does with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UndoItem {
-    /// The node, or the image with its place.
+    /// The node, or the image with its host.
     pub subject: String,
-    /// What becomes of it.
+    /// The effect of the rollback.
     pub effect: UndoEffect,
-    /// The same, for a person.
+    /// The same as text.
     pub text: String,
 }
 
-/// Returns what rolling a run back does, last steps first, and what it cannot undo, by the journal
-/// alone. What was undone before is left out; what stays or cannot be undone never is.
+/// Returns what rolling back a run undoes and what it cannot undo, last steps first, by the journal
+/// alone. What was undone before is left out.
 pub fn rollback_plan(run: &Run) -> Vec<UndoItem> {
     items(run, &Seen::new())
 }
 
 impl Operator {
-    /// Returns the same after a look at each guest that may be removed: its mark decides.
+    /// Returns the same after inspecting each guest that may be deleted: its mark decides.
     pub async fn rollback_plan(&self, run: &Run) -> Vec<UndoItem> {
-        let stage = self.stage_of(run, &run.entries);
+        let execution = self.execution_of(run, &run.entries);
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
-        for (at, step) in stage.plan.steps.iter().enumerate() {
-            if step.kind != StepKind::Create || !stage.states[at].needs_undo() {
+        for (at, step) in execution.plan.steps.iter().enumerate() {
+            if step.kind != StepKind::Create || !execution.states[at].needs_undo() {
                 continue;
             }
             let task = Task {
-                plan: stage.plan.clone(),
+                plan: execution.plan.clone(),
                 step: step.clone(),
-                board: stage.board.clone(),
+                context: execution.context.clone(),
                 seeds: self.seeds.clone(),
                 configurer: self.configurer.clone(),
                 clock: self.clock.clone(),
-                hub: stage.hub.clone(),
+                hub: execution.hub.clone(),
                 limits: self.limits,
-                before: stage.states[at].clone(),
-                mark: stage.mark.clone(),
-                changed: stage.changed[at],
+                before: execution.states[at].clone(),
+                mark: execution.mark.clone(),
+                changed: execution.changed[at],
                 began: Arc::default(),
             };
             let slots = slots.clone();
-            // Cancel safety: looking changes nothing.
+            // Cancel safety: changes nothing.
             asked.spawn(async move {
                 let _slot = slots.acquire().await;
                 let seen = removal(&task).await;
@@ -97,11 +97,11 @@ impl Operator {
         }
         let mut tasks = BTreeMap::new();
         while let Some(answer) = asked.join_next().await {
-            // One that panicked is a guest that was not seen.
+            // A task that panicked leaves its guest uninspected.
             tasks.extend(answer);
         }
         let mut seen = Seen::new();
-        // A create comes after that of the node it is in. What stays keeps the guest it is in.
+        // The create of a node comes after that of its parent. A guest that stays keeps its parent.
         for (at, (task, removal)) in tasks.into_iter().rev() {
             let removal = match removal {
                 Ok(Removal::Created { there, .. }) => inside(&task, there, &seen).await,
@@ -113,7 +113,7 @@ impl Operator {
     }
 }
 
-/// Looks into a guest that is to be removed, once it is known what becomes of those in it.
+/// Inspects a guest that is to be deleted, once it is known which guests in it are.
 async fn inside(task: &Task, there: ObservedGuest, seen: &Seen) -> Result<Removal, PortError> {
     let goes = |guest: &ObservedGuest| {
         seen.values().any(|other| match other {
@@ -132,13 +132,13 @@ async fn inside(task: &Task, there: ObservedGuest, seen: &Seen) -> Result<Remova
         vmid: Some(there.vmid),
         host: there.host.clone(),
     };
-    match look(task, &guest, there.power, Going::Later(&goes)).await {
+    match check_inside(task, &guest, there.power, ExpectedRemovals::Later(&goes)).await {
         Ok(inside) => Ok(Removal::Created {
-            unseen: inside == Inside::Unseen,
+            unseen: inside == InsideCheck::Unseen,
             there,
         }),
         Err(error) => Err(PortError {
-            class: Class::Refused,
+            class: ErrorClass::Refused,
             ..error
         }),
     }
@@ -147,9 +147,9 @@ async fn inside(task: &Task, there: ObservedGuest, seen: &Seen) -> Result<Remova
 fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
     let steps = &run.plan.steps;
     let kept = run
-        .of_steps()
+        .step_entries()
         .filter(|(at, entry)| entry.is_kept(steps[*at].kind));
-    let so_far = SoFar {
+    let state = RollbackState {
         replay: replay(steps, &run.entries),
         kept: kept.map(|(at, _)| at).collect(),
         steps,
@@ -159,13 +159,13 @@ fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
     for (at, step) in steps.iter().enumerate().rev() {
         let node = step.node.and_then(|node| run.plan.nodes.get(node));
         let said = match node {
-            Some(node) => so_far.of_node(node, step, at),
-            None => (so_far.replay.changed[at] == Some(true)).then(|| {
+            Some(node) => state.of_node(node, step, at),
+            None => (state.replay.changed[at] == Some(true)).then(|| {
                 let text = "the image stays in its storage, where others may use it";
                 (UndoEffect::Stays, text.to_owned())
             }),
         };
-        let kept = node.and_then(|node| added_accounts(node, step, at, &so_far.replay));
+        let kept = node.and_then(|node| added_accounts(node, step, at, &state.replay));
         let kept = kept.map(|text| (UndoEffect::Lost, text));
         items.extend(said.into_iter().chain(kept).map(|(effect, text)| UndoItem {
             subject: subject(&run.plan, step).to_string(),
@@ -176,8 +176,7 @@ fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
     items
 }
 
-/// Says which accounts stay on a node that becomes again what its spec before said: they are closed,
-/// and what is theirs is not removed.
+/// Returns which accounts stay, closed, on a node whose configuration is reverted.
 fn added_accounts(node: &NodePlan, step: &Step, at: usize, replay: &Replay) -> Option<String> {
     if step.kind != StepKind::Configure || replay.states[at] == StepState::Untouched {
         return None;
@@ -205,16 +204,16 @@ fn added_accounts(node: &NodePlan, step: &Step, at: usize, replay: &Replay) -> O
     })
 }
 
-/// What is known of a run.
-struct SoFar<'a> {
+/// The state of a run.
+struct RollbackState<'a> {
     replay: Replay,
-    /// Creates that were undone with the guest left in place.
+    /// Creates that were undone while the guest was kept.
     kept: BTreeSet<usize>,
     steps: &'a [Step],
     seen: &'a Seen,
 }
 
-/// Says that a guest stays.
+/// Returns the reason why a guest stays.
 fn unmarked(guest: &str) -> String {
     format!("{guest} does not carry the mark of this run")
 }
@@ -223,8 +222,8 @@ fn name(guest: &ObservedGuest) -> String {
     format!("guest {} on {}", guest.vmid, guest.host)
 }
 
-impl SoFar<'_> {
-    /// Tells whether the guest of a create stays when that is undone.
+impl RollbackState<'_> {
+    /// Returns whether the guest of a create stays when it is undone.
     fn keeps(&self, at: usize) -> bool {
         self.kept.contains(&at) || matches!(self.seen.get(&at), Some(Ok(Removal::Kept(_))))
     }
@@ -250,7 +249,9 @@ impl SoFar<'_> {
                 Undone,
                 "its guest is not there; remove what was stored for it".to_owned(),
             ),
-            Some(Err(error)) if error.class == Class::Refused => (Lost, error.detail.to_string()),
+            Some(Err(error)) if error.class == ErrorClass::Refused => {
+                (Lost, error.detail.to_string())
+            }
             Some(Err(error)) => (
                 Undone,
                 format!("destroy its guest, if this run created it, which is unknown ({error})"),
@@ -273,7 +274,7 @@ impl SoFar<'_> {
         let found = node.found.as_ref();
         let guest = replay.records.of(node.record_name(), &node.host);
         let guest = guest.map_or_else(|| "its guest".to_owned(), |record| record.guest.to_string());
-        // What happened to a guest that goes, or that is gone, is of no interest.
+        // Other steps of a guest that is deleted are of no interest.
         let goes = |kind: StepKind| {
             let mut all = steps.iter().enumerate();
             all.any(|(other, one)| {
@@ -287,7 +288,7 @@ impl SoFar<'_> {
             StepKind::Start if !open || goes(StepKind::Create) => None,
             StepKind::Start => {
                 let ran = found.is_some_and(|found| found.power == PowerState::Running);
-                // What is kept although it was not there before, others may have started.
+                // A guest that is kept although it is new may have been started by others.
                 let started = !ran && was_there(node) && was_started(node, changed);
                 started.then(|| (Undone, format!("stop {guest}, which did not run before")))
             }

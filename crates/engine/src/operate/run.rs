@@ -1,7 +1,4 @@
-//! Goes through steps: begins what may be begun, hears what came of it.
-//!
-//! In: a [`Stage`] and which steps are to do. Out: whether all were done.
-//! Never: more workers than allowed; a new step after a failure, unless asked to go on.
+//! One pass over the steps of a run, forward or back, with a limited number of workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,48 +8,48 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use super::Operator;
-use super::board::Board;
 use super::interrupt::Interrupt;
 use super::replay::StepState;
-use super::schedule::{Schedule, Way};
-use super::worker::{Ended, Worker};
-use crate::events::RunHub;
+use super::run_context::RunContext;
+use super::schedule::{Direction, Schedule};
+use super::worker::{StepResult, Worker};
+use crate::events::RunEvents;
 use crate::journal::{Fence, Journal, JournalError, RunId, Scope};
 use crate::steps::subject;
 
-/// A run while it is carried out.
-pub(super) struct Stage {
+/// A run that is being executed.
+pub(super) struct RunExecution {
     pub(super) run: RunId,
     pub(super) plan: Arc<Plan>,
     pub(super) states: Vec<StepState>,
-    /// Which steps were done at some time, whatever became of them later.
+    /// Which steps have completed, even if they were undone later.
     pub(super) was_done: Vec<bool>,
-    /// Whether each step changed anything; `None` when it was never done.
+    /// Whether each step changed anything; `None` when it never completed.
     pub(super) changed: Vec<Option<bool>>,
-    /// The run's mark, which guests that it creates carry.
+    /// The run's mark, which is stored on guests it creates.
     pub(super) mark: String,
-    pub(super) board: Arc<Board>,
-    pub(super) hub: Arc<RunHub>,
+    pub(super) context: Arc<RunContext>,
+    pub(super) hub: Arc<RunEvents>,
     /// The numbers under which hosts are held.
     pub(super) fences: Arc<BTreeMap<String, Fence>>,
 }
 
-/// What came of going through the steps.
+/// The outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
-    /// All were done.
+pub(super) enum PassOutcome {
+    /// All steps completed.
     All,
-    /// At least one failed.
+    /// At least one step failed.
     Failed,
-    /// A person asked to stop, and some are still to do.
+    /// A stop was requested before all steps were executed.
     Interrupted,
-    /// All were done, some but for parts that were refused.
+    /// All steps completed, some except for parts that were refused.
     Partly,
 }
 
-impl Stage {
-    /// Returns the steps that have something to undo. A guest that was removed is not started
-    /// again, and the place where it was may be gone too, so nobody looks.
+impl RunExecution {
+    /// Returns which steps are to be undone. A guest that was destroyed is not started again, and
+    /// its host may be gone too.
     pub(super) fn to_undo(&self) -> Vec<bool> {
         let done = self.plan.steps.iter().zip(&self.was_done);
         let removed: BTreeSet<usize> = done
@@ -68,57 +65,59 @@ impl Stage {
     }
 }
 
-/// How steps are gone through.
-pub(super) struct Work<'o> {
+/// One pass over steps.
+pub(super) struct Pass<'o> {
     pub(super) operator: &'o Operator,
-    pub(super) way: Way,
-    pub(super) go_on_after_failure: bool,
+    pub(super) direction: Direction,
+    pub(super) continue_after_failure: bool,
 }
 
-impl Work<'_> {
+impl Pass<'_> {
     pub(super) async fn run(
         &self,
-        stage: &mut Stage,
+        execution: &mut RunExecution,
         todo: Vec<bool>,
         mut interrupt: Interrupt,
-    ) -> Result<Came, JournalError> {
+    ) -> Result<PassOutcome, JournalError> {
         let mut left = todo.iter().filter(|todo| **todo).count();
-        let plan = stage.plan.clone();
+        let plan = execution.plan.clone();
         let steps = &plan.steps;
-        let mut schedule = Schedule::new(steps, todo, self.way);
-        stage.fences = fences(&plan, self.operator.journal.as_ref()).await?;
-        let worker = Worker::new(self.operator, stage, self.way, interrupt.clone());
-        let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
-        // Which step each task is about: one that panics cannot say so itself.
+        let mut schedule = Schedule::new(steps, todo, self.direction);
+        execution.fences = fences(&plan, self.operator.journal.as_ref()).await?;
+        let worker = Worker::new(self.operator, execution, self.direction, interrupt.clone());
+        let mut running: JoinSet<(usize, Result<StepResult, JournalError>)> = JoinSet::new();
+        // The step of each task, for tasks that panic.
         let mut tasks: BTreeMap<tokio::task::Id, usize> = BTreeMap::new();
         let mut busy = 0;
         let (mut failed, mut partly) = (false, false);
         let mut broken = None;
         loop {
-            let go_on =
-                broken.is_none() && !interrupt.is_asked() && (!failed || self.go_on_after_failure);
-            if go_on {
+            let may_start = broken.is_none()
+                && !interrupt.is_requested()
+                && (!failed || self.continue_after_failure);
+            if may_start {
                 let all_busy = busy >= plan.parallelism;
                 if let Some(at) = schedule.next(steps, all_busy) {
                     busy += usize::from(is_work(&steps[at]));
-                    let before = (stage.states[at].clone(), stage.changed[at]);
+                    let before = (execution.states[at].clone(), execution.changed[at]);
                     let worker = worker.clone();
-                    // Cancel safety: a dropped act is one whose result is not known; its intent
-                    // is written, so that it is looked at again.
-                    let task = running.spawn(
-                        async move { (at, worker.work(at, before).await) }
-                            .instrument(step_span(&plan, &steps[at], self.way)),
-                    );
+                    // Cancel safety: the intent of a dropped act is written, so that it is probed
+                    // when the run is resumed.
+                    let task =
+                        running.spawn(
+                            async move { (at, worker.work(at, before).await) }
+                                .instrument(step_span(&plan, &steps[at], self.direction)),
+                        );
                     tasks.insert(task.id(), at);
                     continue;
                 }
             }
-            let ended = if go_on {
+            let ended = if may_start {
                 tokio::select! {
-                    // Cancel safety: a step that is not taken out stays in the set.
+                    // Cancel safety: a finished step stays in the set.
                     ended = running.join_next_with_id() => ended,
-                    // Cancel safety: only a flag is waited for.
-                    () = interrupt.asked() => continue,
+                    // Cancel safety: only waits for a flag.
+                    () = interrupt.requested() => continue,
                 }
             } else {
                 running.join_next_with_id().await
@@ -132,12 +131,12 @@ impl Work<'_> {
                     ended
                 }
                 Err(error) => {
-                    // A step that panicked may have acted: it failed, and is undone like any other.
+                    // A step that panicked may have acted: it counts as failed.
                     let Some(at) = tasks.remove(&error.id()).filter(|_| !error.is_cancelled())
                     else {
                         continue;
                     };
-                    let span = step_span(&plan, &steps[at], self.way);
+                    let span = step_span(&plan, &steps[at], self.direction);
                     let text = error.to_string();
                     (at, worker.panicked(at, &text).instrument(span).await)
                 }
@@ -145,12 +144,12 @@ impl Work<'_> {
             busy -= usize::from(is_work(&steps[at]));
             match result {
                 Ok(ended) => {
-                    stage.states[at] = ended.state.clone();
+                    execution.states[at] = ended.state.clone();
                     match ended.state {
                         StepState::Done => {
-                            stage.was_done[at] = true;
-                            let before = stage.changed[at].unwrap_or(false);
-                            stage.changed[at] = Some(before || ended.changed);
+                            execution.was_done[at] = true;
+                            let before = execution.changed[at].unwrap_or(false);
+                            execution.changed[at] = Some(before || ended.changed);
                             left -= 1;
                             schedule.done(at);
                         }
@@ -158,7 +157,7 @@ impl Work<'_> {
                             left -= 1;
                             schedule.done(at);
                         }
-                        // Left in a wait, because a person asked to stop.
+                        // Its wait ended because a stop was requested.
                         StepState::Begun | StepState::Undoing => {}
                         StepState::Failed(trouble) if trouble.is_partial() => {
                             partly = true;
@@ -168,10 +167,10 @@ impl Work<'_> {
                         _ => failed = true,
                     }
                 }
-                // Either nothing was done, or its intent is written: nothing is lost.
+                // Nothing was done, or the intent is written.
                 Err(error) => {
                     if matches!(error, JournalError::Lost { .. }) {
-                        // Someone else works on it: what is under way ends where it is.
+                        // Another process works on it now.
                         running.abort_all();
                     }
                     broken = broken.or(Some(error));
@@ -180,10 +179,10 @@ impl Work<'_> {
         }
         match broken {
             Some(error) => Err(error),
-            None if failed => Ok(Came::Failed),
-            None if left > 0 => Ok(Came::Interrupted),
-            None if partly => Ok(Came::Partly),
-            None => Ok(Came::All),
+            None if failed => Ok(PassOutcome::Failed),
+            None if left > 0 => Ok(PassOutcome::Interrupted),
+            None if partly => Ok(PassOutcome::Partly),
+            None => Ok(PassOutcome::All),
         }
     }
 }
@@ -203,12 +202,12 @@ async fn fences(
 }
 
 /// Returns the span of a step. Errors have it at every level.
-fn step_span(plan: &Plan, step: &Step, way: Way) -> tracing::Span {
+fn step_span(plan: &Plan, step: &Step, direction: Direction) -> tracing::Span {
     let (node, kind) = (subject(plan, step), step.kind.word());
-    tracing::error_span!("step", %node, kind, undo = way == Way::Back)
+    tracing::error_span!("step", %node, kind, undo = direction == Direction::Back)
 }
 
-/// Waiting until a node is reached takes no worker.
+/// Waiting for readiness takes no worker.
 fn is_work(step: &Step) -> bool {
     step.kind != StepKind::Ready
 }

@@ -1,41 +1,38 @@
-//! Which step is begun next.
-//!
-//! In: steps with what each waits for, and which are still to do. Out: steps that may be begun.
-//! Never: a step before what it waits for.
+//! Selects the next step to start: never before its dependencies, the most urgent first.
 
 use std::collections::BTreeSet;
 
 use homestak_core::plan::{Step, StepKind};
 
-/// Hands out steps in order.
+/// The order of steps.
 pub(crate) struct Schedule {
-    /// How many steps each still waits for.
+    /// How many dependencies of each step are open.
     waiting: Vec<usize>,
     followers: Vec<Vec<usize>>,
     todo: Vec<bool>,
     rank: Vec<(u8, u64)>,
-    /// Steps that may be begun, the most urgent first.
+    /// Steps that may start, the most urgent first.
     open: BTreeSet<((u8, u64), usize)>,
 }
 
-/// In which direction steps are taken.
+/// The direction of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// What a step waits for comes first.
+pub(crate) enum Direction {
+    /// Execute: dependencies first.
     Forward,
-    /// What waits for a step is undone first.
+    /// Undo: dependents first.
     Back,
 }
 
 impl Schedule {
-    /// Makes a schedule of the steps to do; the others count as done.
-    pub(crate) fn new(steps: &[Step], todo: Vec<bool>, way: Way) -> Self {
+    /// Makes a schedule of the steps in `todo`; the others count as done.
+    pub(crate) fn new(steps: &[Step], todo: Vec<bool>, direction: Direction) -> Self {
         let mut before: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
         for (at, step) in steps.iter().enumerate() {
             for other in &step.after {
-                match way {
-                    Way::Forward => before[at].push(*other),
-                    Way::Back => before[*other].push(at),
+                match direction {
+                    Direction::Forward => before[at].push(*other),
+                    Direction::Back => before[*other].push(at),
                 }
             }
         }
@@ -56,22 +53,22 @@ impl Schedule {
             open: BTreeSet::new(),
         };
         for at in 0..steps.len() {
-            schedule.offer(at);
+            schedule.open_if_ready(at);
         }
         schedule
     }
 
-    fn offer(&mut self, at: usize) {
+    fn open_if_ready(&mut self, at: usize) {
         if self.todo[at] && self.waiting[at] == 0 {
             self.open.insert((self.rank[at], at));
         }
     }
 
-    /// Takes the most urgent step that may be begun; `idle` says that only steps which merely
-    /// wait may be, because every worker is busy.
+    /// Takes the most urgent step that may start. When all workers are busy, only steps that merely
+    /// wait may.
     pub(crate) fn next(&mut self, steps: &[Step], workers_busy: bool) -> Option<usize> {
         let key = if workers_busy {
-            // Waits rank first, so only the first can be one.
+            // Waits rank first.
             let first = *self.open.first()?;
             Some(first).filter(|(_, at)| steps[*at].kind == StepKind::Ready)?
         } else {
@@ -81,18 +78,18 @@ impl Schedule {
         Some(key.1)
     }
 
-    /// Hears that a step is done, so that others may be begun.
+    /// Marks a step as done, which may open others.
     pub(crate) fn done(&mut self, at: usize) {
         self.todo[at] = false;
         for next in std::mem::take(&mut self.followers[at]) {
             self.waiting[next] -= 1;
-            self.offer(next);
+            self.open_if_ready(next);
         }
     }
 }
 
-/// The smaller, the more urgent: waiting costs nothing; then short steps that let others wait;
-/// then whatever has the longest way to go behind it.
+/// Returns the rank of each step; lower is more urgent. Waits cost nothing and come first, then
+/// short steps, then those with the longest chain of dependents.
 fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u64)> {
     let weight = |kind| match kind {
         StepKind::Image => 30,
@@ -105,7 +102,7 @@ fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u6
         | StepKind::Reidentify
         | StepKind::Grow => 2,
     };
-    // Followers always wait for it, so walking in that order needs no recursion.
+    // Topological order, without recursion.
     let mut order: Vec<usize> = Vec::with_capacity(steps.len());
     let mut waits = vec![0usize; steps.len()];
     for next in followers.iter().flatten() {

@@ -1,7 +1,6 @@
-//! One step from its intent to its result.
+//! Executes one step, from its intent to its result.
 //!
-//! In: the number of a step. Out: how far it is, written down before anyone is told.
-//! Never: an act whose intent is not on disk.
+//! The intent is on disk before the act, the result before the event.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,26 +15,26 @@ use homestak_core::plan::{
 };
 use tokio::sync::OnceCell;
 
-use super::board::Board;
 use super::interrupt::Interrupt;
 use super::limits::Limits;
-use super::persist::persist;
 use super::replay::StepState;
-use super::run::Stage;
-use super::schedule::Way;
-use super::{Moment, Operator, Watcher};
-use crate::context::{Context, within};
-use crate::events::{RunHub, What};
-use crate::journal::{Entry, Fence, Happened, Journal, JournalError, RunId, Scope, Trouble};
-use crate::ports::{Class, Configurer, GuestRef, PortError, Seeds};
+use super::retry::with_retries;
+use super::run::RunExecution;
+use super::run_context::RunContext;
+use super::schedule::Direction;
+use super::{Operator, StepPoint, StepPointObserver};
+use crate::context::{StepContext, with_context};
+use crate::events::{EventKind, RunEvents};
+use crate::journal::{Entry, Fence, Journal, JournalError, RunId, Scope, StepError, StepEvent};
+use crate::ports::{Configurer, ErrorClass, GuestRef, PortError, SeedSource};
 use crate::steps::{self, Task, planned, subject};
 
-/// Does steps of one run in one direction. Cheap to clone.
+/// Executes the steps of a run in one direction. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Worker(Arc<Shared>);
 
-/// What came of a step, as it was written down.
-pub(super) struct Ended {
+/// The recorded result of a step.
+pub(super) struct StepResult {
     pub(super) state: StepState,
     pub(super) changed: bool,
 }
@@ -43,56 +42,61 @@ pub(super) struct Ended {
 struct Shared {
     run: RunId,
     mark: String,
-    way: Way,
+    direction: Direction,
     plan: Arc<Plan>,
-    board: Arc<Board>,
+    context: Arc<RunContext>,
     journal: Arc<dyn Journal>,
-    seeds: Arc<dyn Seeds>,
+    seeds: Arc<dyn SeedSource>,
     configurer: Arc<dyn Configurer>,
-    hub: Arc<RunHub>,
+    hub: Arc<RunEvents>,
     clock: SharedClock,
     limits: Limits,
-    watcher: Option<Arc<dyn Watcher>>,
-    /// Nodes of the plan.
+    point_observer: Option<Arc<dyn StepPointObserver>>,
+    /// Index of the nodes of the plan.
     planned: BTreeMap<Key, usize>,
-    /// What was recorded before the first guest was created or removed.
-    known: OnceCell<Known>,
+    /// Records before the first guest was created or destroyed.
+    known: OnceCell<RecordIndex>,
     interrupt: Interrupt,
     /// The numbers under which hosts are held.
     fences: Arc<BTreeMap<String, Fence>>,
 }
 
-/// A node by its host and the name under which it is recorded.
+/// Host and recorded name of a node.
 type Key = (String, String);
 
-/// What is recorded.
+/// Records, and their nesting.
 #[derive(Default)]
-struct Known {
+struct RecordIndex {
     records: Records,
-    /// What is recorded in each node.
+    /// Nodes inside each node.
     inside: BTreeMap<Key, Vec<Key>>,
 }
 
 impl Worker {
-    pub(super) fn new(operator: &Operator, stage: &Stage, way: Way, interrupt: Interrupt) -> Self {
+    pub(super) fn new(
+        operator: &Operator,
+        execution: &RunExecution,
+        direction: Direction,
+        interrupt: Interrupt,
+    ) -> Self {
         let set = operator.limits.timeouts;
         Self(Arc::new(Shared {
-            run: stage.run,
-            mark: stage.mark.clone(),
-            way,
-            plan: stage.plan.clone(),
-            board: stage.board.clone(),
+            run: execution.run,
+            mark: execution.mark.clone(),
+            direction,
+            plan: execution.plan.clone(),
+            context: execution.context.clone(),
             journal: operator.journal.clone(),
             seeds: operator.seeds.clone(),
             configurer: operator.configurer.clone(),
-            hub: stage.hub.clone(),
+            hub: execution.hub.clone(),
             clock: operator.clock.clone(),
             limits: Limits {
-                timeouts: stage.plan.timeouts.with(&set),
+                timeouts: execution.plan.timeouts.with(&set),
                 ..operator.limits
             },
-            watcher: operator.watcher.clone(),
-            planned: stage
+            point_observer: operator.point_observer.clone(),
+            planned: execution
                 .plan
                 .nodes
                 .iter()
@@ -101,22 +105,22 @@ impl Worker {
                 .collect(),
             known: OnceCell::new(),
             interrupt,
-            fences: stage.fences.clone(),
+            fences: execution.fences.clone(),
         }))
     }
 
-    /// Does a step, or undoes it.
+    /// Executes or undoes a step.
     pub(super) async fn work(
         &self,
         at: usize,
         before: (StepState, Option<bool>),
-    ) -> Result<Ended, JournalError> {
+    ) -> Result<StepResult, JournalError> {
         self.0.work(at, before).await
     }
 
-    /// Records that a step ended in a panic. What it did is not known, so it counts as failed:
-    /// undoing it looks at what is there.
-    pub(super) async fn panicked(&self, at: usize, what: &str) -> Result<Ended, JournalError> {
+    /// Records that a step panicked. It counts as failed, because it may have acted; undoing it
+    /// inspects the guest.
+    pub(super) async fn panicked(&self, at: usize, what: &str) -> Result<StepResult, JournalError> {
         let step = &self.0.plan.steps[at];
         let doing = format!("{} `{}`", step.kind.word(), subject(&self.0.plan, step));
         let error = PortError {
@@ -132,13 +136,13 @@ impl Shared {
         &self,
         at: usize,
         (before, changed): (StepState, Option<bool>),
-    ) -> Result<Ended, JournalError> {
+    ) -> Result<StepResult, JournalError> {
         let earlier = self.earlier(at).await?;
         self.begin(at).await?;
         let task = Task {
             plan: self.plan.clone(),
             step: self.plan.steps[at].clone(),
-            board: self.board.clone(),
+            context: self.context.clone(),
             seeds: self.seeds.clone(),
             configurer: self.configurer.clone(),
             clock: LeavableClock::shared(self.clock.clone()),
@@ -150,56 +154,58 @@ impl Shared {
             began: Arc::default(),
         };
         let begun = self.clock.now();
-        let context = Context::new(&self.hub, task.subject(), self.fence(at));
-        let work = within(context, persist(&task, self.way));
-        let only_follows = self.way == Way::Forward && task.step.kind == StepKind::Configure;
+        let context = StepContext::new(&self.hub, task.subject(), self.fence(at));
+        let work = with_context(context, with_retries(&task, self.direction));
+        let only_follows =
+            self.direction == Direction::Forward && task.step.kind == StepKind::Configure;
         let mut interrupt = self.interrupt.clone();
         let result = tokio::select! {
             biased;
-            // Cancel safety: what is dropped here only followed a node that goes on by itself.
-            result = stoppable(self.interrupt.wish(), work) => result,
-            // Cancel safety: only a flag is waited for.
-            () = interrupt.asked(), if only_follows => {
+            // Cancel safety: the dropped future only monitors a node that continues on its own.
+            result = stoppable(self.interrupt.flag(), work) => result,
+            // Cancel safety: only waits for a flag.
+            () = interrupt.requested(), if only_follows => {
                 let subject = task.subject();
-                let text = self.left(task.began.load(Ordering::Relaxed));
-                self.hub.tell(What::Warning { subject, text });
+                let text = self.unfollowed_text(task.began.load(Ordering::Relaxed));
+                self.hub.emit(EventKind::Warning { subject, text });
                 None
             }
         };
-        // Before the result is written: a step without one is done again, and forgets again.
+        // Before the result is recorded: a step without a result is repeated, and deletes again.
         let result = match result {
-            Some(Ok(came)) => {
-                let forgotten = stoppable(self.interrupt.wish(), self.forget(at, &came)).await;
-                forgotten.transpose()?.map(|done| done.map(|()| came))
+            Some(Ok(outcome)) => {
+                let forgotten = stoppable(self.interrupt.flag(), self.forget(at, &outcome)).await;
+                forgotten.transpose()?.map(|done| done.map(|()| outcome))
             }
             other => other,
         };
         let Some(result) = result else {
-            // Left in a wait: its intent is all that is written, so whoever resumes looks first.
-            let state = match self.way {
-                Way::Forward => StepState::Begun,
-                Way::Back => StepState::Undoing,
+            // Its wait was interrupted: only the intent is recorded, so that it is probed on
+            // resume.
+            let state = match self.direction {
+                Direction::Forward => StepState::Begun,
+                Direction::Back => StepState::Undoing,
             };
-            return Ok(Ended {
+            return Ok(StepResult {
                 state,
                 changed: false,
             });
         };
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
-        self.moment(Moment::AfterAct);
+        self.point(StepPoint::AfterAct);
         let ended = self.record(at, &result, earlier, seconds).await?;
-        self.moment(Moment::AfterResult);
+        self.point(StepPoint::AfterResult);
         Ok(ended)
     }
 
-    /// Says what is known of a node that is not followed any longer.
-    fn left(&self, began: bool) -> String {
+    /// Returns the message for a node that is no longer monitored.
+    fn unfollowed_text(&self, began: bool) -> String {
         if !began {
-            return "no longer followed: the node has not reported that it began".to_owned();
+            return "no longer monitored: the node has not reported that it started".to_owned();
         }
         let seconds = self.limits.timeouts.of(Limit::Confirm).as_secs();
         format!(
-            "no longer followed: the node continues by itself; changes that could cut it off are \
+            "no longer monitored: the node continues on its own; changes that could disconnect it are \
              reverted after {seconds} s, unless `homestak manifest resume` reaches it before"
         )
     }
@@ -214,16 +220,16 @@ impl Shared {
         self.fences.get(host).cloned()
     }
 
-    fn moment(&self, moment: Moment) {
-        if let Some(watcher) = &self.watcher {
-            watcher.reached(moment);
+    fn point(&self, point: StepPoint) {
+        if let Some(point_observer) = &self.point_observer {
+            point_observer.reached(point);
         }
     }
 
     async fn append(
         &self,
         at: usize,
-        happened: Happened,
+        happened: StepEvent,
         record: Option<NodeRecord>,
     ) -> Result<(), JournalError> {
         let entry = Entry {
@@ -235,12 +241,12 @@ impl Shared {
         self.journal.append(self.run, &entry).await
     }
 
-    /// Returns what was known of the guest that a step creates, if that was ever seen.
+    /// Returns the earlier record of the guest that a step creates, if it was ever seen.
     async fn earlier(&self, at: usize) -> Result<Option<NodeRecord>, JournalError> {
         let step = &self.plan.steps[at];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
-        let created = (self.way, step.kind) == (Way::Forward, StepKind::Create);
-        // What ran in a node that is replaced is gone with it.
+        let created = (self.direction, step.kind) == (Direction::Forward, StepKind::Create);
+        // Guests in a node that is replaced are deleted with it.
         let gone = |node: &&NodePlan| match &node.location {
             NodeLocation::Inside(parent) => {
                 let parent = self.plan.node(parent);
@@ -261,8 +267,8 @@ impl Shared {
         Ok(record.filter(same).cloned())
     }
 
-    async fn read(&self) -> Result<Known, JournalError> {
-        let mut known = Known::default();
+    async fn read(&self) -> Result<RecordIndex, JournalError> {
+        let mut known = RecordIndex::default();
         for host in &self.plan.hosts {
             let scope = Scope {
                 site: self.plan.site.clone(),
@@ -284,23 +290,23 @@ impl Shared {
     /// Writes the intent down.
     async fn begin(&self, at: usize) -> Result<(), JournalError> {
         let step = &self.plan.steps[at];
-        self.moment(Moment::BeforeIntent);
-        let happened = match self.way {
-            Way::Forward => Happened::Intent,
-            Way::Back => Happened::UndoIntent,
+        self.point(StepPoint::BeforeIntent);
+        let happened = match self.direction {
+            Direction::Forward => StepEvent::Intent,
+            Direction::Back => StepEvent::UndoIntent,
         };
-        let record = match (self.way, step.kind) {
-            (Way::Forward, StepKind::Create) => self.record_of(at, NodeStatus::Creating),
-            (Way::Forward, StepKind::Destroy) => self.record_of(at, NodeStatus::Destroying),
-            // Whether undoing a create removes the guest is found out by looking at it.
+        let record = match (self.direction, step.kind) {
+            (Direction::Forward, StepKind::Create) => self.record_of(at, NodeStatus::Creating),
+            (Direction::Forward, StepKind::Destroy) => self.record_of(at, NodeStatus::Destroying),
+            // Whether undoing a create deletes the guest is decided when it is inspected.
             _ => None,
         };
         self.append(at, happened, record).await?;
-        self.moment(Moment::AfterIntent);
-        self.hub.tell(What::StepStarted {
+        self.point(StepPoint::AfterIntent);
+        self.hub.emit(EventKind::StepStarted {
             subject: subject(&self.plan, step),
             step: step.kind,
-            undo: self.way == Way::Back,
+            undo: self.direction == Direction::Back,
         });
         Ok(())
     }
@@ -309,41 +315,41 @@ impl Shared {
     async fn record(
         &self,
         at: usize,
-        result: &Result<steps::Came, PortError>,
+        result: &Result<steps::StepOutcome, PortError>,
         earlier: Option<NodeRecord>,
         seconds: f64,
-    ) -> Result<Ended, JournalError> {
+    ) -> Result<StepResult, JournalError> {
         let step = &self.plan.steps[at];
-        let undo = self.way == Way::Back;
+        let undo = self.direction == Direction::Back;
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let subject = subject(&self.plan, step);
         let (happened, state, what) = match result {
-            Ok(came) => {
+            Ok(outcome) => {
                 if let Some(node) = node {
-                    let board = &self.board;
-                    board.learn(&node.name, came.guest.as_ref(), came.address);
+                    let context = &self.context;
+                    context.update(&node.name, outcome.guest.as_ref(), outcome.address);
                 }
-                let changed = came.changed;
-                let guest = node.and_then(|node| self.board.guest(&node.name));
-                let what = What::StepDone {
+                let changed = outcome.changed;
+                let guest = node.and_then(|node| self.context.guest(&node.name));
+                let what = EventKind::StepDone {
                     step: step.kind,
                     undo,
                     changed,
-                    kept: came.kept,
+                    kept: outcome.kept,
                     seconds,
                     guest_id: guest.and_then(|guest| guest.vmid),
-                    address: node.and_then(|node| self.board.address(&node.name)),
+                    address: node.and_then(|node| self.context.address(&node.name)),
                     subject,
                 };
                 if undo {
-                    (Happened::Undone { changed }, StepState::Undone, what)
+                    (StepEvent::Undone { changed }, StepState::Undone, what)
                 } else {
-                    (Happened::Done { changed }, StepState::Done, what)
+                    (StepEvent::Done { changed }, StepState::Done, what)
                 }
             }
             Err(error) => {
-                let trouble = Trouble::from(error);
-                let what = What::StepFailed {
+                let trouble = StepError::from(error);
+                let what = EventKind::StepFailed {
                     step: step.kind,
                     undo,
                     trouble: trouble.clone(),
@@ -352,88 +358,90 @@ impl Shared {
                 };
                 if undo {
                     let stuck = StepState::Stuck(trouble.clone());
-                    (Happened::UndoFailed(trouble), stuck, what)
+                    (StepEvent::UndoFailed(trouble), stuck, what)
                 } else {
                     let failed = StepState::Failed(trouble.clone());
-                    (Happened::Failed(trouble), failed, what)
+                    (StepEvent::Failed(trouble), failed, what)
                 }
             }
         };
-        let came = result.as_ref().ok();
-        let status = came.and_then(|came| self.status_after(at, came));
+        let outcome = result.as_ref().ok();
+        let status = outcome.and_then(|outcome| self.status_after(at, outcome));
         let record = match result {
             Ok(_) => status.and_then(|status| self.record_of(at, status)),
-            // It is what its spec says but for what was refused.
-            Err(error) if error.class == Class::Partly && !undo => {
+            // It matches its spec except for what was refused.
+            Err(error) if error.class == ErrorClass::Partly && !undo => {
                 self.record_of(at, NodeStatus::Ready)
             }
-            // Nothing was created, so what was known before is still true.
-            Err(error) => earlier.filter(|_| error.class == Class::Refused),
+            // Nothing was created, so that the earlier record is still valid.
+            Err(error) => earlier.filter(|_| error.class == ErrorClass::Refused),
         };
         self.append(at, happened.clone(), record).await?;
         if status == Some(NodeStatus::Destroyed) {
-            for record in self.buried(at).await? {
+            for record in self.records_inside(at).await? {
                 self.append(at, happened.clone(), Some(record)).await?;
             }
         }
-        if came.is_some_and(|came| came.kept) {
-            self.hub.tell(What::Warning {
+        if outcome.is_some_and(|outcome| outcome.kept) {
+            self.hub.emit(EventKind::Warning {
                 subject: steps::subject(&self.plan, step),
                 text: "its guest stays: it does not carry the mark of this run".to_owned(),
             });
         }
         match result {
-            Ok(came) => tracing::info!(seconds, changed = came.changed, "step finished"),
+            Ok(outcome) => tracing::info!(seconds, changed = outcome.changed, "step finished"),
             Err(error) => tracing::warn!(seconds, class = ?error.class, %error, "step failed"),
         }
-        self.hub.tell(what);
-        Ok(Ended {
+        self.hub.emit(what);
+        Ok(StepResult {
             state,
-            changed: came.is_some_and(|came| came.changed),
+            changed: outcome.is_some_and(|outcome| outcome.changed),
         })
     }
 
-    /// Returns how far a node is once a step of it is done.
-    fn status_after(&self, at: usize, came: &steps::Came) -> Option<NodeStatus> {
+    /// Returns the status of a node after a step.
+    fn status_after(&self, at: usize, outcome: &steps::StepOutcome) -> Option<NodeStatus> {
         let step = &self.plan.steps[at];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
-        match (self.way, step.kind) {
-            (Way::Back, StepKind::Create) if came.kept => None,
-            (Way::Forward, StepKind::Reidentify) => {
+        match (self.direction, step.kind) {
+            (Direction::Back, StepKind::Create) if outcome.kept => None,
+            (Direction::Forward, StepKind::Reidentify) => {
                 let known = node.and_then(|node| node.reidentified.as_ref());
                 known.map(|known| known.record.status)
             }
-            (Way::Forward, StepKind::Create) => Some(NodeStatus::Created),
-            // It is ready when its first-boot data is gone too: that may hold secrets.
-            (Way::Forward, StepKind::Ready) if is_discarded(&self.plan.steps, at) => {
+            (Direction::Forward, StepKind::Create) => Some(NodeStatus::Created),
+            // It is ready once its first-boot data, which may hold secrets, is removed.
+            (Direction::Forward, StepKind::Ready) if is_discarded(&self.plan.steps, at) => {
                 Some(NodeStatus::Created)
             }
-            (Way::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
+            (Direction::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
                 Some(NodeStatus::Ready)
             }
-            (Way::Forward, StepKind::Stop) if node.is_some_and(|node| node.wanted.is_some()) => {
+            (Direction::Forward, StepKind::Stop)
+                if node.is_some_and(|node| node.wanted.is_some()) =>
+            {
                 Some(NodeStatus::Created)
             }
-            (Way::Back, StepKind::Configure) if came.changed => Some(NodeStatus::Ready),
-            (Way::Forward, StepKind::Destroy) | (Way::Back, StepKind::Create) => {
+            (Direction::Back, StepKind::Configure) if outcome.changed => Some(NodeStatus::Ready),
+            (Direction::Forward, StepKind::Destroy) | (Direction::Back, StepKind::Create) => {
                 Some(NodeStatus::Destroyed)
             }
             _ => None,
         }
     }
 
-    /// Forgets what was kept for the guests that a step removed.
+    /// Deletes what was kept for the guests that a step deleted.
     async fn forget(
         &self,
         at: usize,
-        came: &steps::Came,
+        outcome: &steps::StepOutcome,
     ) -> Result<Result<(), PortError>, JournalError> {
-        if self.status_after(at, came) != Some(NodeStatus::Destroyed) {
+        if self.status_after(at, outcome) != Some(NodeStatus::Destroyed) {
             return Ok(Ok(()));
         }
-        let buried = self.buried(at).await?;
+        let records_inside = self.records_inside(at).await?;
         let gone = self.record_of(at, NodeStatus::Destroyed);
-        for record in gone.iter().chain(&buried) {
+        for record in gone.iter().chain(&records_inside) {
             if let Err(error) = self.seeds.forget(&record.guest.uuid).await {
                 return Ok(Err(error));
             }
@@ -441,9 +449,9 @@ impl Shared {
         Ok(Ok(()))
     }
 
-    /// What is recorded in a guest that was removed is gone with it, as far as the plan has no steps
-    /// for it.
-    async fn buried(&self, at: usize) -> Result<Vec<NodeRecord>, JournalError> {
+    /// Returns the records of nodes inside a deleted guest that have no steps in the plan: they
+    /// were deleted with it.
+    async fn records_inside(&self, at: usize) -> Result<Vec<NodeRecord>, JournalError> {
         let nodes = &self.plan.nodes;
         let Some(node) = self.plan.steps[at].node.and_then(|node| nodes.get(node)) else {
             return Ok(Vec::new());
@@ -455,9 +463,9 @@ impl Shared {
             let inside = known.inside.get(&(node.host.clone(), parent.to_owned()));
             for key in inside.into_iter().flatten() {
                 let planned = self.planned.get(key).and_then(|at| nodes.get(*at));
-                let settled = planned.is_some_and(|node| match self.way {
-                    Way::Forward => matches!(node.action, Action::Destroy | Action::Replace),
-                    Way::Back => node.action.changes(),
+                let settled = planned.is_some_and(|node| match self.direction {
+                    Direction::Forward => matches!(node.action, Action::Destroy | Action::Replace),
+                    Direction::Back => node.action.changes(),
                 });
                 let again = records.iter().any(|record| record.name == key.1);
                 let record = known.records.of(&key.1, &key.0);
@@ -473,9 +481,9 @@ impl Shared {
         Ok(records)
     }
 
-    /// Returns what a node was last made inside, as far as it is the same guest.
+    /// Returns the last configuration of the guest.
     fn configured(&self, step: &Step, node: &NodePlan, guest: &GuestRef) -> Option<AppliedSpec> {
-        if self.way == Way::Forward && step.kind == StepKind::Configure {
+        if self.direction == Direction::Forward && step.kind == StepKind::Configure {
             return node.config.as_ref().map(|config| AppliedSpec {
                 spec: config.spec.clone(),
                 digest: config.digest.clone(),
@@ -487,8 +495,8 @@ impl Shared {
         same.and_then(|found| found.configured.clone())
     }
 
-    /// Returns the site that a record names: none while the guest has an identity of the first
-    /// form, which only `reidentify` ends.
+    /// Returns the site of a record: none while the guest has an identity of the first format,
+    /// until `reidentify`.
     fn site_of(&self, node: &NodePlan, guest: &GuestRef) -> Option<SiteId> {
         let first_form = node
             .found
@@ -497,16 +505,16 @@ impl Shared {
         self.plan.site.clone().filter(|_| !first_form)
     }
 
-    /// Returns what is known of a step's node.
+    /// Returns the record of a step's node.
     fn record_of(&self, at: usize, status: NodeStatus) -> Option<NodeRecord> {
         let step = &self.plan.steps[at];
         let node = self.plan.nodes.get(step.node?)?;
         let found = node.found.as_ref();
-        // Of a node that is replaced, the old guest is meant until it is gone.
+        // For a node that is replaced, the old guest until it is deleted.
         let old = matches!(step.kind, StepKind::Stop | StepKind::Destroy);
         let guest: GuestRef = match found.filter(|_| old) {
             Some(found) => found.guest.clone(),
-            None => self.board.guest(&node.name).or_else(|| planned(node))?,
+            None => self.context.guest(&node.name).or_else(|| planned(node))?,
         };
         if let Some(known) = &node.reidentified {
             return Some(NodeRecord {
@@ -516,7 +524,7 @@ impl Shared {
             });
         }
         let configured = self.configured(step, node, &guest);
-        // What was created for guests to run on it may still have some, whatever is wanted now.
+        // A guest that was created to host others may still host some.
         let same = found.filter(|found| found.guest.uuid == guest.uuid);
         let hosted = same.and_then(|found| found.hosts_guests);
         let hosts_guests = match (node.wanted.as_ref(), hosted) {
@@ -524,7 +532,7 @@ impl Shared {
             (Some(wanted), Some(false) | None) => Some(wanted.hosts_guests),
             (None, hosted) => hosted,
         };
-        // Until a guest that was found is reached, nothing more is known of it.
+        // Until an existing guest is reached, nothing more is known about it.
         let is_known = status == NodeStatus::Ready || same.is_none_or(|one| one.ready.is_some());
         let wanted = node.wanted.as_ref().filter(|_| is_known);
         Some(NodeRecord {
@@ -535,7 +543,7 @@ impl Shared {
             guest,
             status,
             source: wanted.map(|wanted| wanted.source.clone()),
-            address: self.board.address(&node.name),
+            address: self.context.address(&node.name),
             user: node.wanted.as_ref().map(|wanted| wanted.user.clone()),
             configured,
             hosts_guests,
@@ -543,7 +551,7 @@ impl Shared {
     }
 }
 
-/// Tells whether a node's first-boot data is taken away after the step at which it is reached.
+/// Returns whether the next step removes a node's first-boot data.
 fn is_discarded(steps: &[Step], ready: usize) -> bool {
     let next = steps.get(ready + 1);
     next.is_some_and(|next| next.kind == StepKind::Discard && next.node == steps[ready].node)

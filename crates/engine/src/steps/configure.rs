@@ -1,47 +1,44 @@
-//! Makes a node inside what its spec says.
-//!
-//! In: a step with its node, which was reached. Out: whether anything was changed.
-//! Never: how; the configurer knows.
+//! Applies its spec inside a node.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use homestak_core::plan::{Action, AppliedSpec, NodePlan};
 
-use super::{Came, Task};
-use crate::events::What;
-use crate::ports::{Class, Inner, PortError, Remark, Sent};
+use super::{StepOutcome, Task};
+use crate::events::EventKind;
+use crate::ports::{ConfigTarget, ErrorClass, PortError, ProviderEvent, Sent};
 
-pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
+pub(super) async fn probe(task: &Task) -> Result<Option<StepOutcome>, PortError> {
     let found = task.configurer.check(&inner(task).await?).await?;
-    Ok(found.settled.then(Came::default))
+    Ok(found.settled.then(StepOutcome::default))
 }
 
-pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
-    task.look(&task.guest()?).await?;
+pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+    task.inspect(&task.guest()?).await?;
     let node = inner(task).await?;
     let changed = task.configurer.converge(&node, hear(task)).await?;
-    Ok(Came {
+    Ok(StepOutcome {
         changed,
-        ..Came::default()
+        ..StepOutcome::default()
     })
 }
 
-/// Makes the node again what it was, where that is known. A node that this run created goes as a
-/// whole.
-pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
+/// Reverts the configuration, where the earlier one is known. A node created by this run is deleted
+/// as a whole.
+pub(super) async fn undo(task: &Task) -> Result<StepOutcome, PortError> {
     let Some(before) = earlier(task.node()?, task.changed) else {
-        return Ok(Came::default());
+        return Ok(StepOutcome::default());
     };
     let node = inner(task).await?;
     let changed = task.configurer.revert(&node, before, hear(task)).await?;
-    Ok(Came {
+    Ok(StepOutcome {
         changed,
-        ..Came::default()
+        ..StepOutcome::default()
     })
 }
 
-/// Returns what a node was inside before the plan, when undoing the plan brings it back.
+/// Returns the configuration that undoing the plan restores.
 pub(crate) fn earlier(node: &NodePlan, changed: Option<bool>) -> Option<&AppliedSpec> {
     if changed == Some(false) || matches!(node.action, Action::Create | Action::Replace) {
         return None;
@@ -51,40 +48,42 @@ pub(crate) fn earlier(node: &NodePlan, changed: Option<bool>) -> Option<&Applied
     (before.digest != config.digest).then_some(before)
 }
 
-fn hear(task: &Task) -> Arc<dyn Fn(Remark) + Send + Sync> {
+fn hear(task: &Task) -> Arc<dyn Fn(ProviderEvent) + Send + Sync> {
     let (hub, subject, began) = (task.hub.clone(), task.subject(), task.began.clone());
-    Arc::new(move |remark: Remark| {
+    Arc::new(move |remark: ProviderEvent| {
         let subject = subject.clone();
-        hub.tell(match remark {
-            Remark::Began => return began.store(true, Ordering::Relaxed),
-            Remark::Warning(text) => What::Warning { subject, text },
-            Remark::Waiting(what) => What::Waiting { subject, what },
-            Remark::Doing(what) | Remark::Image { what, .. } => What::Doing { subject, what },
+        hub.emit(match remark {
+            ProviderEvent::Began => return began.store(true, Ordering::Relaxed),
+            ProviderEvent::Warning(text) => EventKind::Warning { subject, text },
+            ProviderEvent::Waiting(what) => EventKind::Waiting { subject, what },
+            ProviderEvent::Doing(what) | ProviderEvent::Image { what, .. } => {
+                EventKind::Doing { subject, what }
+            }
         });
     })
 }
 
-/// Puts together what is known of the node.
-async fn inner(task: &Task) -> Result<Inner, PortError> {
+/// Describes the node.
+async fn inner(task: &Task) -> Result<ConfigTarget, PortError> {
     let node = task.node()?;
     let missing = |what: &str| PortError::bug("read the plan", &what);
     let config = node.config.as_ref();
     let config = config.ok_or_else(|| missing("the node has no spec"))?;
     let guest = task.guest()?;
-    let address = match task.board.address(&node.name) {
+    let address = match task.context.address(&node.name) {
         Some(address) => address,
         None => {
             let found = task.provider().await?.address(&guest).await?.address();
             found.ok_or_else(|| PortError {
-                class: Class::Unreachable { sent: Sent::No },
+                class: ErrorClass::Unreachable { sent: Sent::No },
                 ..PortError::refused(
                     &format!("configure `{}`", node.name),
                     "it has no address",
-                    "does it run? `homestak manifest status` tells",
+                    "check that it runs: homestak manifest status",
                 )
             })?
         }
     };
-    let inner = Inner::of(node, config, guest.uuid, address);
+    let inner = ConfigTarget::of(node, config, guest.uuid, address);
     inner.ok_or_else(|| missing("the node is not wanted"))
 }

@@ -1,55 +1,52 @@
-//! Makes a guest, stopped, and removes it again.
-//!
-//! In: a step with its node. Out: which guest it is.
-//! Never: a second guest for one node.
+//! Creates a guest, stopped, and deletes it again. A node never gets a second guest.
 
 use std::time::Duration;
 
 use homestak_core::plan::DesiredGuest;
 
-use super::{Came, Task, inside};
+use super::{StepOutcome, Task, inside};
 use crate::ports::{
-    DiskSource, GuestKind, GuestPlan, GuestRef, Halt, NewGuest, ObservedGuest, PortError,
-    PowerState, Provider,
+    DiskSource, GuestKind, GuestPlan, GuestRef, NewGuest, ObservedGuest, PortError, PowerState,
+    Provider, StopMode,
 };
 
-/// How long a request may take to arrive that was on its way when the program ended.
+/// How long a request that was in flight when the program ended may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
 
-/// A guest that is there may still be half-made: only making it completes it.
-pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
+/// No probe: an existing guest may be incomplete, and only creating completes it.
+pub(super) async fn probe(_: &Task) -> Result<Option<StepOutcome>, PortError> {
     Ok(None)
 }
 
-pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
+pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
     let provider = task.provider().await?;
     let wanted = addressed(&*provider, task.wanted()?).await?;
     let new = new_guest(task, &wanted).await?;
     let guest = provider.create(&new).await?;
-    Ok(Came {
+    Ok(StepOutcome {
         changed: true,
         guest: Some(guest),
-        ..Came::default()
+        ..StepOutcome::default()
     })
 }
 
 /// What undoing a create does to the guest.
 pub(crate) enum Removal {
-    /// Nothing: it is not there.
+    /// Nothing: it does not exist.
     Gone,
-    /// Nothing: it does not carry the mark of this run, so that it was there before, or another
-    /// driver created it meanwhile.
+    /// Nothing: it does not have the mark of this run, because it existed before or another driver
+    /// created it.
     Kept(ObservedGuest),
-    /// It is removed, and so is what was not seen in it.
+    /// It is deleted, with whatever is inside.
     Created {
         /// The guest.
         there: ObservedGuest,
-        /// Whether what runs in it was not seen.
+        /// Whether what runs in it is unknown.
         unseen: bool,
     },
 }
 
-/// Looks what undoing does to the guest: only its mark proves that this run created it.
+/// Inspects the guest to find out what undoing does.
 pub(crate) async fn removal(task: &Task) -> Result<Removal, PortError> {
     let guest = task.guest()?;
     let Some(there) = task.provider().await?.inspect(&guest).await? else {
@@ -66,7 +63,7 @@ pub(crate) async fn removal(task: &Task) -> Result<Removal, PortError> {
     })
 }
 
-/// Looks until a request of which no answer is recorded has arrived, or cannot any more.
+/// Inspects the guest until a request without a recorded answer has arrived, or no longer can.
 async fn settled_removal(task: &Task) -> Result<Removal, PortError> {
     let mut left = match task.is_unanswered() {
         true => ARRIVES_WITHIN,
@@ -78,7 +75,7 @@ async fn settled_removal(task: &Task) -> Result<Removal, PortError> {
             return Ok(seen);
         }
         if left == ARRIVES_WITHIN {
-            task.waits_for("a request that may still arrive");
+            task.report_waiting("a request that may still arrive");
         }
         let pause = left.min(Duration::from_secs(1));
         task.clock.sleep(pause).await;
@@ -86,24 +83,24 @@ async fn settled_removal(task: &Task) -> Result<Removal, PortError> {
     }
 }
 
-/// Removes the guest if this run created it.
-pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
+/// Deletes the guest if this run created it.
+pub(super) async fn undo(task: &Task) -> Result<StepOutcome, PortError> {
     let guest = task.guest()?;
     let provider = task.provider().await?;
     let there = match settled_removal(task).await? {
         Removal::Gone => {
-            // What belongs to it may have come before it.
+            // Its first-boot data or address may exist without it.
             let never = GuestRef {
                 vmid: None,
                 ..guest
             };
             provider.destroy(&never).await?;
-            return Ok(Came::default());
+            return Ok(StepOutcome::default());
         }
         Removal::Kept(_) => {
-            return Ok(Came {
+            return Ok(StepOutcome {
                 kept: true,
-                ..Came::default()
+                ..StepOutcome::default()
             });
         }
         Removal::Created { there, .. } => there,
@@ -115,13 +112,13 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
     };
     if there.power != PowerState::Stopped {
         inside::require_empty(task, &guest, there.power).await?;
-        provider.stop(&guest, Halt::Now).await?;
+        provider.stop(&guest, StopMode::Now).await?;
     }
     provider.destroy(&guest).await?;
-    Ok(Came::changed())
+    Ok(StepOutcome::changed())
 }
 
-/// Gives the guest its address, where the place gives out addresses itself.
+/// Assigns an address, where the host does so.
 async fn addressed(
     provider: &dyn Provider,
     wanted: &DesiredGuest,
@@ -147,7 +144,7 @@ async fn new_guest(task: &Task, wanted: &DesiredGuest) -> Result<NewGuest, PortE
     let seed = task.seeds.seed(&node.name, wanted).await?;
     let site = task.plan.site.clone();
     let site = site.ok_or_else(|| PortError::bug("read the plan", &"it names no site"))?;
-    // Where the journal or the plan knows the guest, that one is completed and no other.
+    // A known guest is completed, and no other.
     let known = task.guest()?;
     let known = known.vmid.filter(|_| known.uuid == wanted.uuid);
     Ok(NewGuest {

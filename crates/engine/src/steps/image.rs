@@ -1,37 +1,40 @@
-//! Brings an image into its storage.
-//!
-//! In: a step with its image. Out: whether it had to be fetched.
-//! Never: an image removed; others may use it.
+//! Makes an image available in its storage. Images are never removed; others may use them.
 
-use super::{Came, Task};
-use crate::ports::{ImageSource, ImageWanted, PortError};
+use super::{StepOutcome, Task};
+use crate::ports::{ImageRequest, ImageSource, PortError};
 
-fn wanted(task: &Task) -> Result<ImageWanted, PortError> {
+fn wanted(task: &Task) -> Result<ImageRequest, PortError> {
     let need = task.need()?;
-    Ok(ImageWanted {
+    Ok(ImageRequest {
         file: need.file.clone(),
         kind: need.kind,
         host: need.host.clone(),
         storage: need.storage.clone(),
-        // Whether one without a source can be made is for the provider to say.
+        // The provider decides whether an image without a source can be built.
         source: need.url.clone().map_or(ImageSource::None, ImageSource::Url),
         checksum: need.checksum.clone(),
     })
 }
 
-pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
+pub(super) async fn probe(task: &Task) -> Result<Option<StepOutcome>, PortError> {
     let need = task.need()?;
-    let provider = task.board.open(&need.site_host, &need.location).await?;
+    let provider = task
+        .context
+        .provider(&need.site_host, &need.location)
+        .await?;
     let there = provider.has_image(&wanted(task)?).await?;
-    Ok(there.then(Came::default))
+    Ok(there.then(StepOutcome::default))
 }
 
-pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
-    if let Some(came) = probe(task).await? {
-        return Ok(came);
+pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+    if let Some(outcome) = probe(task).await? {
+        return Ok(outcome);
     }
     let need = task.need()?;
-    let provider = task.board.open(&need.site_host, &need.location).await?;
+    let provider = task
+        .context
+        .provider(&need.site_host, &need.location)
+        .await?;
     provider.ensure_image(&wanted(task)?).await?;
-    Ok(Came::changed())
+    Ok(StepOutcome::changed())
 }

@@ -1,7 +1,4 @@
-//! What runs in a guest that is to be removed: it would be destroyed with it.
-//!
-//! In: a step with its node, before the guest is stopped or removed. Out: whether it was asked.
-//! Never: a hypervisor removed with a guest in it that the run does not remove.
+//! Checks that nothing runs in a guest that is to be deleted, except guests that are deleted too.
 
 use std::sync::Arc;
 
@@ -11,48 +8,48 @@ use homestak_core::plan::{
 };
 
 use super::{StepKind, Task, planned};
-use crate::events::What;
+use crate::events::EventKind;
 use crate::ports::{
-    Class, GuestKind, GuestRef, ObservedGuest, PortError, PowerState, Provider, Sent,
+    ErrorClass, GuestKind, GuestRef, ObservedGuest, PortError, PowerState, Provider, Sent,
 };
 
-/// Which guests in a node go on purpose.
+/// Which guests inside a node are expected to be deleted.
 #[derive(Clone, Copy)]
-pub(crate) enum Going<'a> {
-    /// Those that the plan removes.
+pub(crate) enum ExpectedRemovals<'a> {
+    /// Those that the plan destroys.
     Planned,
-    /// None: what was created in it was removed before.
+    /// None: guests created by this run were deleted before.
     Removed,
-    /// Those that will be removed before.
+    /// Those that will be deleted before.
     Later(&'a (dyn Fn(&ObservedGuest) -> bool + Sync)),
 }
 
-/// Whether a guest was asked what runs in it.
+/// Whether the inside of a guest was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inside {
-    /// It was, or there is nothing to ask.
+pub(crate) enum InsideCheck {
+    /// It was, or it hosts no guests.
     Seen,
-    /// It was not, and that is no reason to keep it.
+    /// It was not, which is no reason to keep it.
     Unseen,
 }
 
-/// Refuses to go on when guests are in a guest that goes which do not go on purpose, or when it
-/// should answer and does not. The person is told of what was not seen, unless the plan said so.
+/// Fails when a guest to be deleted contains guests that are not, or should answer and does not.
+/// Warns about a guest that could not be checked, unless the plan did.
 pub(super) async fn require_empty(
     task: &Task,
     guest: &GuestRef,
     power: PowerState,
 ) -> Result<(), PortError> {
-    let going = match is_forward(task) {
-        true => Going::Planned,
-        false => Going::Removed,
+    let expected = match is_forward(task) {
+        true => ExpectedRemovals::Planned,
+        false => ExpectedRemovals::Removed,
     };
     let node = task.node()?;
-    if look(task, guest, power, going).await? == Inside::Unseen
-        && !is_said(node)
-        && (is_forward(task) || task.board.was_reached(&node.name))
+    if check_inside(task, guest, power, expected).await? == InsideCheck::Unseen
+        && !is_reported(node)
+        && (is_forward(task) || task.context.was_reached(&node.name))
     {
-        task.hub.tell(What::Warning {
+        task.hub.emit(EventKind::Warning {
             subject: task.subject(),
             text: UNKNOWN_GUESTS.to_owned(),
         });
@@ -60,46 +57,46 @@ pub(super) async fn require_empty(
     Ok(())
 }
 
-/// Looks into a guest that goes. One that does not run cannot be asked, which the plan or the
-/// preview says. One that runs and does not answer is kept, unless the plan said that it was not
-/// seen, or this run never reached anything in it.
-pub(crate) async fn look(
+/// Checks the inside of a guest to be deleted. A stopped guest cannot be checked, as the plan or
+/// the preview says. A running one that does not answer is kept, unless the plan said that it was
+/// not checked, or this run never reached it.
+pub(crate) async fn check_inside(
     task: &Task,
     guest: &GuestRef,
     power: PowerState,
-    going: Going<'_>,
-) -> Result<Inside, PortError> {
+    expected: ExpectedRemovals<'_>,
+) -> Result<InsideCheck, PortError> {
     let node = task.node()?;
     let hosts = hosts_guests(task, node, guest);
     if hosts == Some(false) {
-        return Ok(Inside::Seen);
+        return Ok(InsideCheck::Seen);
     }
     let unseen = match hosts {
-        Some(_) => Inside::Unseen,
+        Some(_) => InsideCheck::Unseen,
         // Nothing suggests that it hosts guests.
-        None => Inside::Seen,
+        None => InsideCheck::Seen,
     };
     if power == PowerState::Stopped {
         return Ok(unseen);
     }
-    let board = &task.board;
+    let context = &task.context;
     let opened = match is_forward(task) {
-        true => hosts.is_some() && !is_said(node),
-        false => board.hosts_others(&node.name) && board.was_reached(&node.name),
+        true => hosts.is_some() && !is_reported(node),
+        false => context.hosts_others(&node.name) && context.was_reached(&node.name),
     };
     let doing = format!("{} {guest}", task.step.kind.word());
-    match left(task, task.provider().await?, (node, guest), going).await {
+    match left(task, task.provider().await?, (node, guest), expected).await {
         Ok(guests) if guests.is_empty() => {
-            board.found_empty(&node.name);
-            Ok(Inside::Seen)
+            context.set_empty(&node.name);
+            Ok(InsideCheck::Seen)
         }
         Ok(guests) => Err(PortError::refused(
             &doing,
             lost_guests_message("run", &guests),
             "move or remove them first, then homestak manifest resume",
         )),
-        // It was asked before it began to stop.
-        Err(_) if board.was_empty(&node.name) => Ok(Inside::Seen),
+        // It was checked before it began to stop.
+        Err(_) if context.was_empty(&node.name) => Ok(InsideCheck::Seen),
         Err(error) if opened => Err(PortError {
             detail: format!(
                 "what runs in it would be destroyed with it, and is not known ({error})"
@@ -115,19 +112,19 @@ pub(crate) async fn look(
     }
 }
 
-/// Returns the guests in a guest that do not go on purpose.
+/// Returns the guests inside a guest that are not expected to be deleted.
 async fn left(
     task: &Task,
     provider: Arc<dyn Provider>,
     (node, guest): (&NodePlan, &GuestRef),
-    going: Going<'_>,
+    expected: ExpectedRemovals<'_>,
 ) -> Result<Vec<String>, PortError> {
     let found = node
         .found
         .as_ref()
         .filter(|found| found.guest.uuid == guest.uuid);
     let recorded = task
-        .board
+        .context
         .address(&node.name)
         .or_else(|| found.and_then(|found| found.address));
     let address = match (provider.address(guest).await, recorded) {
@@ -136,11 +133,11 @@ async fn left(
         (Err(error), None) => return Err(error),
     };
     let address = address.ok_or_else(|| PortError {
-        class: Class::Unreachable { sent: Sent::No },
+        class: ErrorClass::Unreachable { sent: Sent::No },
         ..PortError::refused(&format!("open `{}`", node.name), "it has no address", "")
     })?;
     let name = node.record_name();
-    let inside = task.board.places().inside(&node.host, name, address);
+    let inside = task.context.connector().inside(&node.host, name, address);
     let inside = inside.await?;
     let observed = inside.observe().await?;
     let place = NodeLocation::Inside(name.to_owned());
@@ -152,11 +149,11 @@ async fn left(
         .collect();
     let machine = (observed.hosts.len() > 1).then_some(name);
     let mut gone = Vec::new();
-    if let Going::Removed = going {
+    if let ExpectedRemovals::Removed = expected {
         for there in &observed.guests {
-            // The list may be late.
+            // The list may be out of date.
             let mut own = children.iter().filter_map(|child| {
-                let known = task.board.guest(&child.name).or_else(|| planned(child))?;
+                let known = task.context.guest(&child.name).or_else(|| planned(child))?;
                 (Some(&known.uuid) == there.uuid.as_ref()).then_some(known)
             });
             let exact = own.next().map(|known| GuestRef {
@@ -170,17 +167,17 @@ async fn left(
             }
         }
     }
-    let mut left = remaining_guests(&observed, machine, |there| match going {
-        Going::Planned => {
+    let mut left = remaining_guests(&observed, machine, |there| match expected {
+        ExpectedRemovals::Planned => {
             removes_guest(&task.plan.nodes, &place, there)
                 || children
                     .iter()
                     .any(|child| goes_with(task, node, child, there))
         }
-        Going::Removed => gone.contains(&there.vmid),
-        Going::Later(removed) => removed(there),
+        ExpectedRemovals::Removed => gone.contains(&there.vmid),
+        ExpectedRemovals::Later(removed) => removed(there),
     });
-    // A node that goes with this one has no step of its own that would look into it.
+    // A node that is deleted with this one has no step that would check it.
     for child in children {
         let mut guests = observed.guests.iter();
         let with = guests.find(|there| goes_with(task, node, child, there));
@@ -195,7 +192,7 @@ async fn left(
         };
         let asked =
             there.power != PowerState::Stopped && hosts_guests(task, child, &guest) == Some(true);
-        if matches!(going, Going::Planned) && asked {
+        if matches!(expected, ExpectedRemovals::Planned) && asked {
             let of = Box::pin(left_in_child(task, inside.clone(), (child, &guest)));
             left.extend(of.await?);
         }
@@ -208,14 +205,14 @@ async fn left_in_child(
     inside: Arc<dyn Provider>,
     (child, guest): (&NodePlan, &GuestRef),
 ) -> Result<Vec<String>, PortError> {
-    match left(task, inside, (child, guest), Going::Planned).await {
-        Err(_) if is_said(child) => Ok(Vec::new()),
+    match left(task, inside, (child, guest), ExpectedRemovals::Planned).await {
+        Err(_) if is_reported(child) => Ok(Vec::new()),
         result => result,
     }
 }
 
-/// Tells whether a guest is that of a node which the plan says goes with the node it runs in: it is
-/// created again, or could not be seen when the plan was made.
+/// Returns whether a guest belongs to a node that is deleted with its parent: it is recreated, or
+/// was not visible when the plan was made.
 fn goes_with(task: &Task, parent: &NodePlan, child: &NodePlan, there: &ObservedGuest) -> bool {
     let again = parent.action == Action::Replace && child.action == Action::Create;
     let hidden = task.plan.verb == Verb::Destroy && child.action == Action::Nothing;
@@ -228,7 +225,7 @@ fn goes_with(task: &Task, parent: &NodePlan, child: &NodePlan, there: &ObservedG
         })
 }
 
-/// Tells whether guests may run in a guest of a node; `None` when nothing is known about that.
+/// Returns whether a guest may host guests; `None` when that is not known.
 fn hosts_guests(task: &Task, node: &NodePlan, guest: &GuestRef) -> Option<bool> {
     let found = node
         .found
@@ -241,20 +238,20 @@ fn hosts_guests(task: &Task, node: &NodePlan, guest: &GuestRef) -> Option<bool> 
     let of = [
         found.and_then(|found| found.hosts_guests),
         wanted.map(|wanted| wanted.hosts_guests),
-        Some(true).filter(|_| task.board.hosts_others(node.record_name())),
+        Some(true).filter(|_| task.context.hosts_others(node.record_name())),
     ];
-    // A container that hosts others was created for that.
+    // A container that hosts others was created for it.
     let unknown = (guest.kind == GuestKind::Ct).then_some(false);
     of.into_iter().flatten().max().or(unknown)
 }
 
-/// Tells whether the plan says that nobody saw what runs in a node.
-fn is_said(node: &NodePlan) -> bool {
+/// Returns whether the plan says that the inside of a node was not checked.
+fn is_reported(node: &NodePlan) -> bool {
     let mut reasons = node.reasons.iter();
     reasons.any(|reason| reason.kind == ReasonKind::UnknownGuests)
 }
 
-/// Tells whether a step removes what the plan says, and does not undo what it did.
+/// Returns whether a step deletes as planned, instead of undoing.
 fn is_forward(task: &Task) -> bool {
     matches!(task.step.kind, StepKind::Stop | StepKind::Destroy)
 }

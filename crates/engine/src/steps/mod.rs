@@ -1,7 +1,6 @@
-//! The kinds of steps: each is probed, done and undone, and can be repeated.
+//! The kinds of steps. Each can be probed, executed and undone, and each is idempotent.
 //!
-//! In: a [`Task`]: a step with everything it needs. Out: what came of it.
-//! Never: the journal or the order of steps; those are the operator's.
+//! Neither the journal nor the order of steps is decided here.
 
 pub(crate) mod configure;
 pub(crate) mod create;
@@ -24,29 +23,31 @@ use homestak_core::plan::{
     DesiredGuest, ExistingGuest, NodePlan, Plan, RequiredImage, Step, StepKind,
 };
 
-use crate::events::{RunHub, Subject, What};
+use crate::events::{EventKind, RunEvents, Subject};
 use crate::operate::StepState;
-use crate::operate::board::Board;
 use crate::operate::limits::Limits;
-use crate::ports::{Configurer, GuestRef, GuestUuid, ObservedGuest, PortError, Provider, Seeds};
+use crate::operate::run_context::RunContext;
+use crate::ports::{
+    Configurer, GuestRef, GuestUuid, ObservedGuest, PortError, Provider, SeedSource,
+};
 
-/// One step with everything it needs.
+/// A step with everything it needs.
 pub(crate) struct Task {
     pub(crate) plan: Arc<Plan>,
     pub(crate) step: Step,
-    pub(crate) board: Arc<Board>,
-    pub(crate) seeds: Arc<dyn Seeds>,
+    pub(crate) context: Arc<RunContext>,
+    pub(crate) seeds: Arc<dyn SeedSource>,
     pub(crate) configurer: Arc<dyn Configurer>,
     pub(crate) clock: SharedClock,
-    pub(crate) hub: Arc<RunHub>,
+    pub(crate) hub: Arc<RunEvents>,
     pub(crate) limits: Limits,
-    /// How far it was before this.
+    /// Its state before.
     pub(crate) before: StepState,
-    /// The mark of this run, which guests that it creates carry.
+    /// The mark of the run, which is stored on guests it creates.
     pub(crate) mark: String,
-    /// Whether the step changed anything when it was done; `None` when that is not recorded.
+    /// Whether the step changed anything; `None` when that is not recorded.
     pub(crate) changed: Option<bool>,
-    /// Whether a node that is configured has reported that it began.
+    /// Whether the node that is configured has reported its start.
     pub(crate) began: Arc<AtomicBool>,
 }
 
@@ -54,20 +55,20 @@ pub(crate) struct Task {
 /// the largest: very many run at once.
 type Work<'t, T> = Pin<Box<dyn Future<Output = Result<T, PortError>> + Send + 't>>;
 
-/// What came of a step.
+/// The outcome of a step.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct StepOutcome {
     /// Whether anything was changed.
     pub(crate) changed: bool,
-    /// The guest, when the step learnt which it is.
+    /// The guest, if the step found it out.
     pub(crate) guest: Option<GuestRef>,
-    /// Its address, when the step learnt it.
+    /// Its address, if the step found it out.
     pub(crate) address: Option<IpAddr>,
-    /// Whether undoing left the guest in place, because this run did not create it.
+    /// Whether undoing kept the guest, because this run did not create it.
     pub(crate) kept: bool,
 }
 
-impl Came {
+impl StepOutcome {
     pub(crate) fn changed() -> Self {
         Self {
             changed: true,
@@ -77,15 +78,15 @@ impl Came {
 }
 
 impl Task {
-    /// Tells whether the step was done already.
-    pub(crate) fn probe(&self) -> Work<'_, Option<Came>> {
+    /// Returns the outcome of a step that is done already.
+    pub(crate) fn probe(&self) -> Work<'_, Option<StepOutcome>> {
         match self.step.kind {
             StepKind::Image => Box::pin(image::probe(self)),
             StepKind::Create => Box::pin(create::probe(self)),
             StepKind::Start => Box::pin(power::is_running(self)),
-            // It looks by itself until it is reached.
+            // It polls by itself.
             StepKind::Ready => Box::pin(ready(Ok(None))),
-            // Taking away what is gone is harmless, and quicker than looking.
+            // Removing what does not exist is harmless, and faster than probing.
             StepKind::Discard => Box::pin(ready(Ok(None))),
             StepKind::Configure => Box::pin(configure::probe(self)),
             StepKind::Reshape => Box::pin(size::is_shaped(self)),
@@ -96,8 +97,8 @@ impl Task {
         }
     }
 
-    /// Does the step. Safe when it was done before, in part or whole.
-    pub(crate) fn act(&self) -> Work<'_, Came> {
+    /// Executes the step. Safe when it was done before, in part or whole.
+    pub(crate) fn act(&self) -> Work<'_, StepOutcome> {
         match self.step.kind {
             StepKind::Image => Box::pin(image::act(self)),
             StepKind::Create => Box::pin(create::act(self)),
@@ -114,32 +115,32 @@ impl Task {
     }
 
     /// Undoes the step. Safe when it never ran, half ran or ran, and when it was undone before.
-    pub(crate) fn undo(&self) -> Work<'_, Came> {
+    pub(crate) fn undo(&self) -> Work<'_, StepOutcome> {
         match self.step.kind {
-            // Others use the image too, and the next run does.
-            StepKind::Image => Box::pin(ready(Ok(Came::default()))),
+            // Others may use the image.
+            StepKind::Image => Box::pin(ready(Ok(StepOutcome::default()))),
             StepKind::Create => Box::pin(create::undo(self)),
             StepKind::Start => Box::pin(power::undo_start(self)),
-            // Nothing was changed; first-boot data is of no use to a guest that is up.
-            StepKind::Ready | StepKind::Discard => Box::pin(ready(Ok(Came::default()))),
+            // First-boot data is of no use to a guest that is up.
+            StepKind::Ready | StepKind::Discard => Box::pin(ready(Ok(StepOutcome::default()))),
             StepKind::Configure => Box::pin(configure::undo(self)),
             StepKind::Reshape => Box::pin(size::undo_reshape(self)),
-            // Disks are never made smaller.
-            StepKind::Grow => Box::pin(ready(Ok(Came::default()))),
+            // Disks never shrink.
+            StepKind::Grow => Box::pin(ready(Ok(StepOutcome::default()))),
             StepKind::Stop => Box::pin(power::undo_stop(self)),
-            // What is gone is gone; the plan said so before.
-            StepKind::Destroy => Box::pin(ready(Ok(Came::default()))),
-            // Both identities are ours, and the new one is what any later run expects.
-            StepKind::Reidentify => Box::pin(ready(Ok(Came::default()))),
+            // A deleted guest cannot be restored, as the plan says.
+            StepKind::Destroy => Box::pin(ready(Ok(StepOutcome::default()))),
+            // Both identities belong to the site, and later runs expect the new one.
+            StepKind::Reidentify => Box::pin(ready(Ok(StepOutcome::default()))),
         }
     }
 
-    /// Tells whether it was begun before, so that it may be done already.
+    /// Returns whether it was started before, so that it may be done already.
     pub(crate) fn was_begun(&self) -> bool {
         self.before != StepState::Untouched
     }
 
-    /// Tells whether it was begun and what came of it was never recorded: the program ended.
+    /// Returns whether it was started and its outcome is not recorded, because the program ended.
     fn is_unanswered(&self) -> bool {
         let open = matches!(self.before, StepState::Begun | StepState::Undoing);
         open && self.changed.is_none()
@@ -157,7 +158,7 @@ impl Task {
 
     fn wanted(&self) -> Result<&DesiredGuest, PortError> {
         let wanted = self.node()?.wanted.as_ref();
-        wanted.ok_or_else(|| PortError::bug("read the plan", &"the node has no wishes"))
+        wanted.ok_or_else(|| PortError::bug("read the plan", &"the node is not planned"))
     }
 
     fn found(&self) -> Result<&ExistingGuest, PortError> {
@@ -170,8 +171,8 @@ impl Task {
         need.ok_or_else(|| PortError::bug("read the plan", &"the step has no image"))
     }
 
-    /// Returns the guest the step is about: the one that is there for what removes or changes
-    /// it, the new one for the rest.
+    /// Returns the guest of the step: the existing one for steps that delete or change it,
+    /// otherwise the new one.
     fn guest(&self) -> Result<GuestRef, PortError> {
         let node = self.node()?;
         let replaced = node.wanted.as_ref().zip(node.found.as_ref());
@@ -180,18 +181,18 @@ impl Task {
         if node.wanted.is_none() || replaced && old {
             return Ok(self.found()?.guest.clone());
         }
-        if let Some(guest) = self.board.guest(&node.name) {
+        if let Some(guest) = self.context.guest(&node.name) {
             return Ok(guest);
         }
-        // It was never seen; its identity is enough to find it.
+        // Never seen; its identity is enough to find it.
         let found = node.found.as_ref().map(|found| found.guest.clone());
         let guest = found.or_else(|| planned(node));
         guest.ok_or_else(|| PortError::bug("read the plan", &"the node has no guest"))
     }
 
-    /// Looks at the step's guest, and refuses one that is not of the plan's site or that is
-    /// elsewhere than the plan says. `None` when it is gone.
-    async fn look(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+    /// Inspects a guest, and refuses one of another site or on another host than planned. `None`
+    /// when it does not exist.
+    async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         let there = self.provider().await?.inspect(guest).await?;
         if let Some(there) = &there {
             self.require_tags(there)?;
@@ -210,12 +211,12 @@ impl Task {
         Ok(there)
     }
 
-    /// Tells whether this run created a guest: only its mark proves that.
+    /// Returns whether this run created a guest, by its mark.
     fn is_created(&self, there: &ObservedGuest) -> bool {
         there.run.as_deref() == Some(self.mark.as_str())
     }
 
-    /// Refuses a guest whose tags were removed: it is neither gone nor ours.
+    /// Refuses a guest without tags.
     fn require_tags(&self, there: &ObservedGuest) -> Result<(), PortError> {
         if there.uuid.is_some() {
             return Ok(());
@@ -233,13 +234,13 @@ impl Task {
         ))
     }
 
-    /// Tells whether the plan found a guest that was created before sites had an id.
+    /// Returns whether the plan found a guest of the first format, without a site.
     fn is_first_form(&self, guest: &GuestUuid) -> Result<bool, PortError> {
         let found = self.node()?.found.as_ref();
         Ok(found.is_some_and(|found| found.legacy_identity && found.guest.uuid == *guest))
     }
 
-    /// Refuses a guest that is not of the plan's site.
+    /// Refuses a guest of another site.
     fn require_site(&self, guest: &GuestRef, there: &ObservedGuest) -> Result<(), PortError> {
         let site = self.plan.site.as_ref();
         let first_form = site.is_none() || self.is_first_form(&guest.uuid)?;
@@ -259,11 +260,11 @@ impl Task {
 
     async fn provider(&self) -> Result<Arc<dyn Provider>, PortError> {
         let node = self.node()?;
-        self.board.open(&node.host, &node.location).await
+        self.context.provider(&node.host, &node.location).await
     }
 
-    pub(crate) fn waits_for(&self, what: impl Into<String>) {
-        self.hub.tell(What::Waiting {
+    pub(crate) fn report_waiting(&self, what: impl Into<String>) {
+        self.hub.emit(EventKind::Waiting {
             subject: self.subject(),
             what: what.into(),
         });
@@ -284,7 +285,7 @@ pub(crate) fn subject(plan: &Plan, step: &Step) -> Subject {
     }
 }
 
-/// Returns the guest of a node that was not made yet; `None` for a node that is not wanted.
+/// Returns the planned guest of a node; `None` for a node that is removed.
 pub(crate) fn planned(node: &NodePlan) -> Option<GuestRef> {
     let wanted = node.wanted.as_ref()?;
     Some(GuestRef {

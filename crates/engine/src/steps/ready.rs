@@ -1,7 +1,4 @@
-//! Waits until a node is reached, and then takes its first-boot data away.
-//!
-//! In: a step with its node. Out: its address.
-//! Never: a wait without an end.
+//! Waits until a node is reachable, and removes its first-boot data.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,65 +6,70 @@ use std::time::Duration;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::NodePlan;
 
-use super::{Came, Task};
-use crate::ports::{Class, PortError, Reach, Sent, ssh_ports};
+use super::{StepOutcome, Task};
+use crate::ports::{ErrorClass, GuestAddress, PortError, Sent, ssh_ports};
 
-/// The first pause between two looks.
+/// The first pause between two checks.
 const FIRST: Duration = Duration::from_millis(200);
-/// The longest pause between two looks.
+/// The longest pause between two checks.
 const LONGEST: Duration = Duration::from_secs(2);
-/// The longest time a look takes that counts: an answer comes within a minute or not at all. A
-/// clock that is set during a wait must not use up all patience.
+/// The longest duration of a check that counts towards the time limit: requests time out within a
+/// minute. A clock that is set during a wait must not exhaust the limit.
 const LOOK: Duration = Duration::from_secs(60);
 
-fn reached(address: IpAddr) -> Came {
-    Came {
+fn reached(address: IpAddr) -> StepOutcome {
+    StepOutcome {
         address: Some(address),
-        ..Came::default()
+        ..StepOutcome::default()
     }
 }
 
-enum Look {
+enum Readiness {
     Reached(IpAddr),
-    /// What it lacks.
+    /// What is missing.
     NotYet(&'static str),
 }
 
-async fn once(task: &Task) -> Result<Look, PortError> {
+async fn check(task: &Task) -> Result<Readiness, PortError> {
     let node = task.node()?;
     let guest = task.guest()?;
     let provider = task.provider().await?;
     let address = match provider.address(&guest).await? {
-        Reach::At(address) => address,
-        Reach::NoAgent => return Ok(Look::NotYet("its guest agent")),
-        Reach::NoAddress => return Ok(Look::NotYet("its address")),
+        GuestAddress::At(address) => address,
+        GuestAddress::NoAgent => return Ok(Readiness::NotYet("its guest agent")),
+        GuestAddress::NoAddress => return Ok(Readiness::NotYet("its address")),
     };
-    let places = task.board.places();
+    let connector = task.context.connector();
     let ports = ssh_ports(node, node.config.as_ref());
-    if task.plan.verify_ssh && !places.answers(&node.host, address, &ports).await? {
-        return Ok(Look::NotYet("its SSH"));
+    if task.plan.verify_ssh && !connector.ssh_answers(&node.host, address, &ports).await? {
+        return Ok(Readiness::NotYet("its SSH"));
     }
-    if task.board.hosts_others(&node.name) {
-        let inside = places.inside(&node.host, &node.name, address).await;
+    if task.context.hosts_others(&node.name) {
+        let inside = connector.inside(&node.host, &node.name, address).await;
         let able = match inside {
             Ok(inside) => inside.capabilities().await.map(|can| can.writable),
             Err(error) => Err(error),
         };
         match able {
             Ok(true) => {}
-            Ok(false) => return Ok(Look::NotYet("its cluster to have quorum")),
-            Err(error) if matches!(error.class, Class::Unreachable { .. } | Class::Busy) => {
-                return Ok(Look::NotYet("its API"));
+            Ok(false) => return Ok(Readiness::NotYet("its cluster to have quorum")),
+            Err(error)
+                if matches!(
+                    error.class,
+                    ErrorClass::Unreachable { .. } | ErrorClass::Busy
+                ) =>
+            {
+                return Ok(Readiness::NotYet("its API"));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(Look::Reached(address))
+    Ok(Readiness::Reached(address))
 }
 
-/// Looks until the node is reached. While its host does not answer, the patience with hosts
-/// counts, and not that with the node.
-pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
+/// Polls until the node is reachable. While its host does not answer, the time limit of hosts
+/// counts, not that of the node.
+pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
     let node = task.node()?;
     let limits = &task.limits.timeouts;
     let levels = u32::try_from(node.depth).unwrap_or(u32::MAX);
@@ -78,17 +80,22 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let mut said = "";
     loop {
         let begun = task.clock.now();
-        let (lacks, lost) = match once(task).await {
-            Ok(Look::Reached(address)) => return Ok(reached(address)),
-            Ok(Look::NotYet(what)) => (what, None),
+        let (lacks, lost) = match check(task).await {
+            Ok(Readiness::Reached(address)) => return Ok(reached(address)),
+            Ok(Readiness::NotYet(what)) => (what, None),
             // A host under load answers later.
-            Err(error) if matches!(error.class, Class::Unreachable { .. } | Class::Busy) => {
+            Err(error)
+                if matches!(
+                    error.class,
+                    ErrorClass::Unreachable { .. } | ErrorClass::Busy
+                ) =>
+            {
                 ("its host to answer", Some(error))
             }
             Err(error) => return Err(error),
         };
         if lacks != said {
-            task.waits_for(lacks);
+            task.report_waiting(lacks);
             said = lacks;
         }
         let looked = Duration::try_from(task.clock.now().duration_since(begun));
@@ -119,22 +126,25 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     }
 }
 
-/// Says what a node still lacked when patience ended.
+/// Makes the error for a node that is not ready in time.
 fn late(node: &NodePlan, patience: Duration, lacks: &str) -> PortError {
     PortError {
-        class: Class::Unreachable { sent: Sent::No },
+        class: ErrorClass::Unreachable { sent: Sent::No },
         ..PortError::refused(
             &format!("reach `{}`", node.name),
-            format!("waited {} s for {lacks}", patience.as_secs()),
-            "look at its console; `homestak manifest resume` continues from here, and \
+            format!(
+                "timed out after {} s waiting for {lacks}",
+                patience.as_secs()
+            ),
+            "check its console; `homestak manifest resume` continues from here, and \
              `--timeout boot=SECONDS` waits longer",
         )
     }
 }
 
-pub(super) async fn discard(task: &Task) -> Result<Came, PortError> {
+pub(super) async fn discard(task: &Task) -> Result<StepOutcome, PortError> {
     let (provider, guest) = (task.provider().await?, task.guest()?);
-    task.look(&guest).await?;
+    task.inspect(&guest).await?;
     provider.discard_seed(&guest).await?;
-    Ok(Came::changed())
+    Ok(StepOutcome::changed())
 }

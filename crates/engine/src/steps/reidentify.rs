@@ -2,10 +2,10 @@
 
 use homestak_core::plan::Reidentification;
 
-use super::{Came, Task};
+use super::{StepOutcome, Task};
 use crate::ports::{GuestRef, NewIdentity, PortError};
 
-/// What its new identity is, and under which reference it is found then.
+/// Returns the new identity, and the reference to the guest with it.
 fn target(task: &Task) -> Result<(&Reidentification, GuestRef), PortError> {
     let node = task.node()?;
     let new = node.reidentified.as_ref();
@@ -17,15 +17,15 @@ fn target(task: &Task) -> Result<(&Reidentification, GuestRef), PortError> {
     Ok((new, guest))
 }
 
-fn done(guest: GuestRef, changed: bool) -> Came {
-    Came {
+fn done(guest: GuestRef, changed: bool) -> StepOutcome {
+    StepOutcome {
         changed,
         guest: Some(guest),
-        ..Came::default()
+        ..StepOutcome::default()
     }
 }
 
-pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
+pub(super) async fn probe(task: &Task) -> Result<Option<StepOutcome>, PortError> {
     let (new, guest) = target(task)?;
     let there = task.provider().await?.inspect(&guest).await?;
     if there.is_none_or(|there| there.site != task.plan.site) {
@@ -36,17 +36,17 @@ pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
     Ok(Some(done(guest, false)))
 }
 
-pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
-    if let Some(came) = probe(task).await? {
-        return Ok(came);
+pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+    if let Some(outcome) = probe(task).await? {
+        return Ok(outcome);
     }
     let (new, guest) = target(task)?;
     let site = task.plan.site.clone();
     let site = site.ok_or_else(|| PortError::bug("read the plan", &"it names no site"))?;
     let provider = task.provider().await?;
     let old = &task.found()?.guest;
-    task.look(old).await?;
-    // Before the guest itself: whoever finds it under its new identity must find its host key.
+    task.inspect(old).await?;
+    // Before the guest itself: whoever finds the guest under its new identity needs its host key.
     let old_uuid = &new.record.guest.uuid;
     task.seeds.rename(old_uuid, &new.uuid).await?;
     let identity = NewIdentity {

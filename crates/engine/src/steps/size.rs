@@ -1,59 +1,56 @@
-//! Changes how big a guest is.
-//!
-//! In: a step with its node. Out: whether anything was changed.
-//! Never: a smaller disk.
+//! Changes the CPUs, memory and disk of a guest. Disks never shrink.
 
-use super::{Came, Task};
+use super::{StepOutcome, Task};
 use crate::ports::PortError;
 
-pub(super) async fn is_shaped(task: &Task) -> Result<Option<Came>, PortError> {
+pub(super) async fn is_shaped(task: &Task) -> Result<Option<StepOutcome>, PortError> {
     let wanted = task.wanted()?;
-    let there = task.look(&task.guest()?).await?;
+    let there = task.inspect(&task.guest()?).await?;
     let shaped = there.is_some_and(|there| {
         there.cores == Some(wanted.cores) && there.memory == Some(wanted.memory.into())
     });
-    Ok(shaped.then(Came::default))
+    Ok(shaped.then(StepOutcome::default))
 }
 
-pub(super) async fn is_grown(task: &Task) -> Result<Option<Came>, PortError> {
+pub(super) async fn is_grown(task: &Task) -> Result<Option<StepOutcome>, PortError> {
     let wanted = task.wanted()?;
-    let there = task.look(&task.guest()?).await?;
+    let there = task.inspect(&task.guest()?).await?;
     let grown = there.and_then(|there| there.disk);
     Ok(grown
         .is_some_and(|disk| disk >= wanted.disk.into())
-        .then(Came::default))
+        .then(StepOutcome::default))
 }
 
-pub(super) async fn reshape(task: &Task) -> Result<Came, PortError> {
+pub(super) async fn reshape(task: &Task) -> Result<StepOutcome, PortError> {
     let wanted = task.wanted()?;
     let guest = task.guest()?;
-    task.look(&guest).await?;
+    task.inspect(&guest).await?;
     let provider = task.provider().await?;
     provider
         .reshape(&guest, wanted.cores, wanted.memory)
         .await?;
-    Ok(Came::changed())
+    Ok(StepOutcome::changed())
 }
 
-pub(super) async fn grow(task: &Task) -> Result<Came, PortError> {
+pub(super) async fn grow(task: &Task) -> Result<StepOutcome, PortError> {
     let guest = task.guest()?;
-    task.look(&guest).await?;
+    task.inspect(&guest).await?;
     let provider = task.provider().await?;
     provider.grow_disk(&guest, task.wanted()?.disk).await?;
-    Ok(Came::changed())
+    Ok(StepOutcome::changed())
 }
 
-/// Gives the guest back what it had.
-pub(super) async fn undo_reshape(task: &Task) -> Result<Came, PortError> {
+/// Restores the earlier CPUs and memory.
+pub(super) async fn undo_reshape(task: &Task) -> Result<StepOutcome, PortError> {
     let found = task.found()?;
     let (Some(cores), Some(memory)) = (found.cores, found.memory) else {
-        return Ok(Came::default());
+        return Ok(StepOutcome::default());
     };
     let guest = task.guest()?;
-    if task.look(&guest).await?.is_none() {
-        return Ok(Came::default());
+    if task.inspect(&guest).await?.is_none() {
+        return Ok(StepOutcome::default());
     }
     let provider = task.provider().await?;
     provider.reshape(&guest, cores, memory).await?;
-    Ok(Came::changed())
+    Ok(StepOutcome::changed())
 }

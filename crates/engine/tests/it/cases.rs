@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
 use homestak_core::plan::{Plan, PlanOptions, Verb};
-use homestak_engine::journal::Ending;
+use homestak_engine::journal::RunOutcome;
 use homestak_sim::World;
 
-use crate::lab::{Lab, world_in};
+use crate::env::{TestEnv, world_in};
 
 /// From one manifest to another.
 pub struct Case {
@@ -103,20 +103,20 @@ nodes:
 /// Everything that matters of a World: guests with their sizes and power, volumes, and the same of
 /// the Worlds inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct Snapshot {
     guests: BTreeMap<u32, (String, bool, String)>,
     volumes: Vec<(String, String)>,
     inside: BTreeMap<String, Self>,
 }
 
-pub fn picture(world: &World) -> Picture {
+pub fn snapshot(world: &World) -> Snapshot {
     let mut guests = BTreeMap::new();
     let mut inside = BTreeMap::new();
     for guest in world.guests() {
         let text = |key: &str| guest.config.get(key).cloned().unwrap_or_default();
         let name = text("name") + &text("hostname");
         if let Some(inner) = world_in(world, &name) {
-            inside.insert(name.clone(), picture(&inner));
+            inside.insert(name.clone(), snapshot(&inner));
         }
         let rest = ["cores", "memory", "tags", "lock", "smbios1", "ide2"];
         let rest: Vec<String> = rest
@@ -128,7 +128,7 @@ pub fn picture(world: &World) -> Picture {
     }
     let mut volumes = world.volumes();
     volumes.sort();
-    Picture {
+    Snapshot {
         guests,
         volumes,
         inside,
@@ -158,32 +158,32 @@ impl Case {
     }
 
     /// Makes a lab in which what is there before is there.
-    pub async fn lab(&self) -> Lab {
-        let lab = Lab::new();
+    pub async fn env(&self) -> TestEnv {
+        let env = TestEnv::new();
         if let Some(before) = self.before {
-            assert_eq!(lab.apply(before).await, Ending::Done);
+            assert_eq!(env.apply(before).await, RunOutcome::Done);
         }
         // The list of guests is some seconds late; what a plan reads must be the same each time.
-        lab.rest().await;
-        lab
+        env.wait_until_idle().await;
+        env
     }
 
-    pub async fn plan(&self, lab: &Lab) -> Plan {
-        lab.plan_with(self.manifest, &self.options()).await
+    pub async fn plan(&self, env: &TestEnv) -> Plan {
+        env.plan_with(self.manifest, &self.options()).await
     }
 
     /// Returns the pictures before and after, when nothing goes wrong.
-    pub async fn pictures(&self) -> (Picture, Picture) {
-        let lab = self.lab().await;
-        let before = picture(&lab.world);
-        let plan = self.plan(&lab).await;
-        assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-        lab.rest().await;
-        (before, picture(&lab.world))
+    pub async fn snapshots(&self) -> (Snapshot, Snapshot) {
+        let env = self.env().await;
+        let before = snapshot(&env.world);
+        let plan = self.plan(&env).await;
+        assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+        env.wait_until_idle().await;
+        (before, snapshot(&env.world))
     }
 }
 
-/// Tells whether a point is tried: every one in a full run, otherwise a sample by a seed that is
+/// Returns whether a point is tried: every one in a full run, otherwise a sample by a seed that is
 /// said, so that a failure can be repeated.
 pub fn is_tried(case: &str, point: usize, one_in: u64) -> bool {
     let variable = |name| std::env::var(name).ok();

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::runtime::{Clock, SharedClock};
-use homestak_engine::events::Hub;
-use homestak_engine::journal::Ending;
+use homestak_engine::events::EventHub;
+use homestak_engine::journal::RunOutcome;
 use homestak_engine::operate::{Interrupt, Operator};
 use homestak_sim::Timing;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cases::{CASES, Case, picture};
-use crate::lab::Lab;
+use crate::cases::{CASES, Case, snapshot};
+use crate::env::TestEnv;
 
 const DAY: i64 = 86_400;
 
 /// The lab's clock, set wrong by so many seconds. Waiting takes as long as ever.
-struct Wrong {
+struct SkewedClock {
     right: SharedClock,
     by: AtomicI64,
     /// Whether someone sets it during each wait.
@@ -26,7 +26,7 @@ struct Wrong {
 }
 
 #[async_trait]
-impl Clock for Wrong {
+impl Clock for SkewedClock {
     fn now(&self) -> Timestamp {
         self.right.now() + SignedDuration::from_secs(self.by.load(Ordering::SeqCst))
     }
@@ -45,17 +45,17 @@ impl Clock for Wrong {
     }
 }
 
-fn operator(lab: &Lab, clock: &Arc<Wrong>) -> Operator {
+fn operator(env: &TestEnv, clock: &Arc<SkewedClock>) -> Operator {
     Operator {
         clock: clock.clone(),
-        hub: Hub::new(lab.ear.clone(), clock.clone()),
-        ..lab.operator()
+        hub: EventHub::new(env.events.clone(), clock.clone()),
+        ..env.operator()
     }
 }
 
-fn wrong(lab: &Lab, restless: bool) -> Arc<Wrong> {
-    Arc::new(Wrong {
-        right: lab.clock.clone(),
+fn wrong(env: &TestEnv, restless: bool) -> Arc<SkewedClock> {
+    Arc::new(SkewedClock {
+        right: env.clock.clone(),
         by: AtomicI64::new(0),
         restless,
     })
@@ -66,29 +66,29 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_was_set_between_two_lives_of_a_run_changes_nothing() {
+async fn a_clock_that_was_set_before_a_resume_changes_nothing() {
     for case in cases() {
-        let (_, after) = case.pictures().await;
+        let (_, after) = case.snapshots().await;
         for by in [DAY, -DAY] {
-            let lab = case.lab().await;
-            let clock = wrong(&lab, false);
-            let plan = case.plan(&lab).await;
+            let env = case.env().await;
+            let clock = wrong(&env, false);
+            let plan = case.plan(&env).await;
             let (ask, interrupt) = Interrupt::new();
-            let first = operator(&lab, &clock);
+            let first = operator(&env, &clock);
             let asking = async {
-                lab.clock.sleep(Duration::from_secs(3)).await;
-                ask.ask();
+                env.clock.sleep(Duration::from_secs(3)).await;
+                ask.request();
             };
             let verb = plan.verb.word();
-            let (ended, ()) = tokio::join!(first.carry_out(verb, &plan, interrupt), asking);
-            assert_eq!(ended.unwrap().1, Ending::Stopped, "{}", case.name);
+            let (ended, ()) = tokio::join!(first.execute(verb, &plan, interrupt), asking);
+            assert_eq!(ended.unwrap().1, RunOutcome::Stopped, "{}", case.name);
             clock.by.store(by, Ordering::SeqCst);
             let (_ask, interrupt) = Interrupt::new();
-            let second = operator(&lab, &clock);
-            let ending = second.resume(&lab.last_run(), &[], interrupt).await;
-            assert_eq!(ending.unwrap(), Ending::Done, "{}", case.name);
-            lab.rest().await;
-            assert_eq!(picture(&lab.world), after, "{}", case.name);
+            let second = operator(&env, &clock);
+            let ending = second.resume(&env.last_run(), &[], interrupt).await;
+            assert_eq!(ending.unwrap(), RunOutcome::Done, "{}", case.name);
+            env.wait_until_idle().await;
+            assert_eq!(snapshot(&env.world), after, "{}", case.name);
         }
     }
 }
@@ -101,17 +101,17 @@ async fn a_clock_that_is_set_during_a_run_ends_no_wait() {
         boot: Duration::from_secs(120),
         ..Timing::default()
     };
-    let lab = Lab::with(|builder| builder.host("pve1").timing(timing));
-    let plan = lab.plan(manifest).await;
-    let clock = wrong(&lab, true);
+    let env = TestEnv::with(|builder| builder.host("pve1").timing(timing));
+    let plan = env.plan(manifest).await;
+    let clock = wrong(&env, true);
     let (_ask, interrupt) = Interrupt::new();
-    let operator = operator(&lab, &clock);
-    let ended = operator.carry_out("apply", &plan, interrupt).await;
+    let operator = operator(&env, &clock);
+    let ended = operator.execute("apply", &plan, interrupt).await;
     assert_eq!(
         ended.unwrap().1,
-        Ending::Done,
+        RunOutcome::Done,
         "{:#?}",
-        lab.last_run().entries
+        env.last_run().entries
     );
-    assert_eq!(lab.guests(), [("one".to_owned(), true)]);
+    assert_eq!(env.guests(), [("one".to_owned(), true)]);
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use homestak_core::plan::{Action, NodeStatus, OnError, Plan, PlanOptions, StepKind, Verb};
-use homestak_engine::events::What;
-use homestak_engine::journal::{Ending, Happened};
+use homestak_engine::events::EventKind;
+use homestak_engine::journal::{RunOutcome, StepEvent};
 use homestak_engine::operate::{Interrupt, UndoEffect, rollback_plan};
-use homestak_engine::ports::Class;
+use homestak_engine::ports::ErrorClass;
 
-use crate::insides::AWAY;
-use crate::lab::Lab;
+use crate::configurer::UNREACHABLE;
+use crate::env::TestEnv;
 
 const TIERS: &str = "\
 nodes:
@@ -23,20 +23,20 @@ nodes:
 ";
 
 /// Returns node and kind of each step in the order in which they began.
-fn begun(lab: &Lab) -> Vec<(String, StepKind)> {
-    let events = lab.ear.0.lock().unwrap();
-    let steps = events.iter().filter_map(|event| match &event.what {
-        What::StepStarted { subject, step, .. } => Some((subject.to_string(), *step)),
+fn begun(env: &TestEnv) -> Vec<(String, StepKind)> {
+    let events = env.events.0.lock().unwrap();
+    let steps = events.iter().filter_map(|event| match &event.kind {
+        EventKind::StepStarted { subject, step, .. } => Some((subject.to_string(), *step)),
         _ => None,
     });
     steps.collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn children_wait_until_their_parent_is_as_its_spec_says() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(TIERS).await, Ending::Done);
-    let begun = begun(&lab);
+async fn children_wait_until_their_parent_is_configured() {
+    let env = TestEnv::new();
+    assert_eq!(env.apply(TIERS).await, RunOutcome::Done);
+    let begun = begun(&env);
     let at = |node: &str, kind| {
         let found = begun.iter().position(|one| *one == (node.to_owned(), kind));
         found.unwrap_or_else(|| panic!("{node} {kind:?} in {begun:?}"))
@@ -48,30 +48,33 @@ async fn children_wait_until_their_parent_is_as_its_spec_says() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_differs_inside_is_configured_and_nothing_else_happens() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    assert!(lab.plan(PEERS).await.is_empty());
-    lab.insides.known.lock().unwrap().remove("two");
-    let plan = lab.plan(PEERS).await;
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    assert!(env.plan(PEERS).await.is_empty());
+    env.configurer.known.lock().unwrap().remove("two");
+    let plan = env.plan(PEERS).await;
     assert_eq!(plan.node("one").unwrap().action, Action::Nothing);
     let two = plan.node("two").unwrap();
     assert_eq!(two.action, Action::Configure);
     assert!(two.reasons[0].text.contains("in 1 place"), "{two:#?}");
-    lab.ear.0.lock().unwrap().clear();
-    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-    assert_eq!(begun(&lab), [("two".to_owned(), StepKind::Configure)]);
-    assert!(lab.plan(PEERS).await.is_empty());
+    env.events.0.lock().unwrap().clear();
+    assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+    assert_eq!(begun(&env), [("two".to_owned(), StepKind::Configure)]);
+    assert!(env.plan(PEERS).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_cannot_be_asked_is_configured_and_the_plan_says_why() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    let failing = &lab.insides.failing;
-    failing.lock().unwrap().insert("one".to_owned(), AWAY);
-    let plan = lab.plan(PEERS).await;
+async fn a_node_that_does_not_answer_is_configured_and_the_plan_says_why() {
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    let failing = &env.configurer.failing;
+    failing
+        .lock()
+        .unwrap()
+        .insert("one".to_owned(), UNREACHABLE);
+    let plan = env.plan(PEERS).await;
     assert_eq!(plan.node("two").unwrap().action, Action::Nothing);
     let one = plan.node("one").unwrap();
     assert_eq!(one.action, Action::Configure);
@@ -85,18 +88,18 @@ async fn a_node_that_cannot_be_asked_is_configured_and_the_plan_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_journal_keeps_which_fields_differ_and_not_what_is_in_them() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    *lab.insides.digest.lock().unwrap() = "two".to_owned();
-    let plan = lab.plan(PEERS).await;
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    *env.configurer.digest.lock().unwrap() = "two".to_owned();
+    let plan = env.plan(PEERS).await;
     let changes = |plan: &Plan| {
         let config = plan.node("two").unwrap().config.clone().unwrap();
         config.found.unwrap().changes
     };
     assert_eq!(changes(&plan)[0].expected, "two");
-    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-    let kept = &changes(&lab.last_run().plan)[0];
+    assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+    let kept = &changes(&env.last_run().plan)[0];
     assert_eq!(kept.id, "hostname/name");
     assert!(
         kept.expected.is_empty() && kept.found.is_empty(),
@@ -105,54 +108,54 @@ async fn the_journal_keeps_which_fields_differ_and_not_what_is_in_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_spec_configures_every_node_anew() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    *lab.insides.digest.lock().unwrap() = "two".to_owned();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    let known = lab.insides.known.lock().unwrap();
+async fn another_spec_configures_every_node_again() {
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    *env.configurer.digest.lock().unwrap() = "two".to_owned();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    let known = env.configurer.known.lock().unwrap();
     assert!(known.values().all(|(_, digest)| digest == "two"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_cannot_be_configured_fails_and_is_tried_again_when_resumed() {
-    let lab = Lab::new();
-    let failing = &lab.insides.failing;
+    let env = TestEnv::new();
+    let failing = &env.configurer.failing;
     failing
         .lock()
         .unwrap()
-        .insert("inner".to_owned(), Class::Refused);
-    assert_eq!(lab.apply(TIERS).await, Ending::Failed);
+        .insert("inner".to_owned(), ErrorClass::Refused);
+    assert_eq!(env.apply(TIERS).await, RunOutcome::Failed);
     let created = (String::from("leaf"), StepKind::Create);
-    assert!(!begun(&lab).contains(&created), "its child was not begun");
+    assert!(!begun(&env).contains(&created), "its child was not begun");
     failing.lock().unwrap().clear();
     let (_ask, interrupt) = Interrupt::new();
-    let run = lab.last_run();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::Done);
-    assert_eq!(*lab.insides.converged.lock().unwrap(), ["inner", "leaf"]);
+    let run = env.last_run();
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::Done);
+    assert_eq!(*env.configurer.converged.lock().unwrap(), ["inner", "leaf"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_node_refuses_by_itself_neither_stops_a_run_nor_rolls_it_back() {
+async fn partial_refusals_of_a_node_neither_stop_nor_roll_back_a_run() {
     for mode in [OnError::Stop, OnError::Rollback] {
-        let lab = Lab::new();
-        let failing = &lab.insides.failing;
+        let env = TestEnv::new();
+        let failing = &env.configurer.failing;
         failing
             .lock()
             .unwrap()
-            .insert("inner".to_owned(), Class::Partly);
+            .insert("inner".to_owned(), ErrorClass::Partly);
         let options = PlanOptions {
             on_error: Some(mode),
             ..PlanOptions::new(Verb::Apply)
         };
-        let plan = lab.plan_with(TIERS, &options).await;
-        assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
-        assert_eq!(*lab.insides.converged.lock().unwrap(), ["leaf"]);
-        let run = lab.last_run();
+        let plan = env.plan_with(TIERS, &options).await;
+        assert_eq!(env.execute(&plan).await, RunOutcome::Failed);
+        assert_eq!(*env.configurer.converged.lock().unwrap(), ["leaf"]);
+        let run = env.last_run();
         let mut entries = run.entries.iter();
-        assert!(entries.all(|entry| entry.happened != Happened::UndoIntent));
+        assert!(entries.all(|entry| entry.happened != StepEvent::UndoIntent));
         // What it became counts as applied, so that it can be undone.
         let mut records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
         let inner = records.rfind(|record| record.name == "inner");
@@ -160,132 +163,132 @@ async fn what_a_node_refuses_by_itself_neither_stops_a_run_nor_rolls_it_back() {
         // It is tried again when the run is resumed.
         failing.lock().unwrap().clear();
         let (_ask, interrupt) = Interrupt::new();
-        let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-        assert_eq!(ending, Ending::Done);
-        assert_eq!(*lab.insides.converged.lock().unwrap(), ["leaf", "inner"]);
+        let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+        assert_eq!(ending, RunOutcome::Done);
+        assert_eq!(*env.configurer.converged.lock().unwrap(), ["leaf", "inner"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_run_does_not_wait_for_a_node_that_configures_itself() {
-    let lab = Lab::new();
-    let endless = &lab.insides.endless;
+    let env = TestEnv::new();
+    let endless = &env.configurer.endless;
     endless.lock().unwrap().insert("one".to_owned());
-    let plan = lab.plan(PEERS).await;
+    let plan = env.plan(PEERS).await;
     let (ask, interrupt) = Interrupt::new();
-    let operator = lab.operator();
+    let operator = env.operator();
     let asking = async {
-        lab.clock.sleep(Duration::from_secs(600)).await;
-        ask.ask();
+        env.clock.sleep(Duration::from_secs(600)).await;
+        ask.request();
     };
-    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
-    assert_eq!(ended.unwrap().1, Ending::Stopped);
-    let said = warnings(&lab);
+    let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
+    let said = warnings(&env);
     let continues =
         "the node continues by itself; changes that could cut it off are reverted after 30 s";
     assert!(said.contains(continues), "{said}");
     endless.lock().unwrap().clear();
     let (_ask, interrupt) = Interrupt::new();
-    let run = lab.last_run();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::Done);
-    let converged = lab.insides.converged.lock().unwrap().clone();
+    let run = env.last_run();
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::Done);
+    let converged = env.configurer.converged.lock().unwrap().clone();
     assert!(converged.contains(&"one".to_owned()), "{converged:?}");
 }
 
 /// Returns every warning of a run.
-fn warnings(lab: &Lab) -> String {
-    let events = lab.ear.0.lock().unwrap();
-    let texts = events.iter().filter_map(|event| match &event.what {
-        What::Warning { text, .. } => Some(text.as_str()),
+fn warnings(env: &TestEnv) -> String {
+    let events = env.events.0.lock().unwrap();
+    let texts = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Warning { text, .. } => Some(text.as_str()),
         _ => None,
     });
     texts.collect::<Vec<_>>().join("\n")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupted_run_claims_nothing_of_a_node_that_has_not_begun() {
-    let lab = Lab::new();
-    for nodes in [&lab.insides.endless, &lab.insides.silent] {
+async fn an_interrupted_run_reports_a_node_that_has_not_started() {
+    let env = TestEnv::new();
+    for nodes in [&env.configurer.endless, &env.configurer.silent] {
         nodes.lock().unwrap().insert("one".to_owned());
     }
-    let plan = lab.plan(PEERS).await;
+    let plan = env.plan(PEERS).await;
     let (ask, interrupt) = Interrupt::new();
-    let operator = lab.operator();
+    let operator = env.operator();
     let asking = async {
-        lab.clock.sleep(Duration::from_secs(600)).await;
-        ask.ask();
+        env.clock.sleep(Duration::from_secs(600)).await;
+        ask.request();
     };
-    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
-    assert_eq!(ended.unwrap().1, Ending::Stopped);
-    let said = warnings(&lab);
+    let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
+    let said = warnings(&env);
     assert!(said.contains("has not reported that it began"), "{said}");
     assert!(!said.contains("by itself"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_away_for_a_while_is_tried_again() {
-    let lab = Lab::new();
-    lab.insides
+async fn a_node_that_is_unreachable_for_a_while_is_retried() {
+    let env = TestEnv::new();
+    env.configurer
         .failing
         .lock()
         .unwrap()
-        .insert("one".to_owned(), AWAY);
-    let plan = lab.plan(PEERS).await;
+        .insert("one".to_owned(), UNREACHABLE);
+    let plan = env.plan(PEERS).await;
     let failing = async {
-        while !begun(&lab).contains(&("one".to_owned(), StepKind::Configure)) {
+        while !begun(&env).contains(&("one".to_owned(), StepKind::Configure)) {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
-        lab.insides.failing.lock().unwrap().clear();
+        env.configurer.failing.lock().unwrap().clear();
     };
-    let (ending, ()) = tokio::join!(lab.carry_out(&plan), failing);
-    assert_eq!(ending, Ending::Done);
+    let (ending, ()) = tokio::join!(env.execute(&plan), failing);
+    assert_eq!(ending, RunOutcome::Done);
 }
 
 /// Rolls the last run back, and returns what was said about it before.
-async fn roll_back(lab: &Lab) -> Vec<UndoEffect> {
-    let run = lab.last_run();
+async fn roll_back(env: &TestEnv) -> Vec<UndoEffect> {
+    let run = env.last_run();
     let effects = rollback_plan(&run).into_iter().map(|item| item.effect);
     let effects = effects.collect();
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
-    assert_eq!(ending, Ending::RolledBack);
+    let ending = env.operator().roll_back(&run, interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::RolledBack);
     effects
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_only_configured_nodes_is_undone_by_their_own_record() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    *lab.insides.digest.lock().unwrap() = "two".to_owned();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    assert_eq!(roll_back(&lab).await, [UndoEffect::Undone; 2]);
+async fn a_run_that_only_configured_nodes_is_reverted_from_their_records() {
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    *env.configurer.digest.lock().unwrap() = "two".to_owned();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    assert_eq!(roll_back(&env).await, [UndoEffect::Undone; 2]);
     {
-        let known = lab.insides.known.lock().unwrap();
+        let known = env.configurer.known.lock().unwrap();
         assert!(known.values().all(|(_, digest)| digest == "one"));
     }
-    *lab.insides.digest.lock().unwrap() = "one".to_owned();
-    assert!(lab.plan(PEERS).await.is_empty());
+    *env.configurer.digest.lock().unwrap() = "one".to_owned();
+    assert!(env.plan(PEERS).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn differences_that_were_corrected_are_not_claimed_to_be_undone() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    lab.insides.known.lock().unwrap().remove("two");
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    assert_eq!(roll_back(&lab).await, [UndoEffect::Lost]);
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    env.configurer.known.lock().unwrap().remove("two");
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    assert_eq!(roll_back(&env).await, [UndoEffect::Lost]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn accounts_that_a_run_added_are_not_claimed_to_be_undone() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    *lab.insides.digest.lock().unwrap() = "two".to_owned();
-    let mut plan = lab.plan(PEERS).await;
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    *env.configurer.digest.lock().unwrap() = "two".to_owned();
+    let mut plan = env.plan(PEERS).await;
     let one = plan.nodes.iter_mut().find(|node| node.name == "one");
     let found = one
         .unwrap()
@@ -299,16 +302,16 @@ async fn accounts_that_a_run_added_are_not_claimed_to_be_undone() {
     account.id = "user:bob/account".to_owned();
     (account.resource, account.field) = ("user:bob".to_owned(), "account".to_owned());
     found.changes.push(account);
-    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-    let lost = |lab: &Lab| {
-        let mut items = rollback_plan(&lab.last_run());
+    assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+    let lost = |env: &TestEnv| {
+        let mut items = rollback_plan(&env.last_run());
         items.retain(|item| item.effect == UndoEffect::Lost);
         items
     };
-    let before = lost(&lab);
-    roll_back(&lab).await;
+    let before = lost(&env);
+    roll_back(&env).await;
     // The same is said before and after.
-    assert_eq!(lost(&lab), before);
+    assert_eq!(lost(&env), before);
     let [item] = &before[..] else {
         panic!("{before:?}")
     };
@@ -318,18 +321,18 @@ async fn accounts_that_a_run_added_are_not_claimed_to_be_undone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_found_guest_was_created_from_is_not_recorded_before_it_is_reached() {
-    let lab = Lab::new();
-    assert_eq!(lab.apply(PEERS).await, Ending::Done);
-    lab.rest().await;
-    let mut plan = lab.plan(&PEERS.replace("vm-small", "vm-large")).await;
+async fn the_source_of_an_existing_guest_is_not_recorded_before_it_is_reached() {
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    let mut plan = env.plan(&PEERS.replace("vm-small", "vm-large")).await;
     for node in &mut plan.nodes {
         assert_eq!(node.action, Action::Change);
         // As of a guest that `state rebuild` recorded.
         node.found.as_mut().unwrap().ready = None;
     }
-    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-    let run = lab.last_run();
+    assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+    let run = env.last_run();
     let records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
     let (ready, before): (Vec<_>, Vec<_>) =
         records.partition(|record| record.status == NodeStatus::Ready);

@@ -8,23 +8,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use homestak_core::plan::{OnError, PlanOptions, Verb};
-use homestak_engine::journal::{Ending, Entry, Happened};
-use homestak_engine::operate::{Interrupt, Moment, Watcher, replay};
+use homestak_engine::journal::{Entry, RunOutcome, StepEvent};
+use homestak_engine::operate::{Interrupt, StepPoint, StepPointObserver, replay};
 use homestak_sim::{Call, Fault, FaultKind, Timing};
 use tokio::sync::Notify;
 
-use crate::cases::{CASES, Case, is_tried, picture};
-use crate::lab::Lab;
+use crate::cases::{CASES, Case, is_tried, snapshot};
+use crate::env::TestEnv;
 
 /// Says when the moment has come.
-struct Fuse {
+struct CrashTrigger {
     left: AtomicUsize,
     burnt: Notify,
     /// Whether the operator was dropped.
     dropped: AtomicBool,
 }
 
-impl Fuse {
+impl CrashTrigger {
     fn new(nth: usize) -> Arc<Self> {
         Arc::new(Self {
             left: AtomicUsize::new(nth),
@@ -34,12 +34,12 @@ impl Fuse {
     }
 }
 
-impl Watcher for Fuse {
-    fn reached(&self, _: Moment) {
+impl StepPointObserver for CrashTrigger {
+    fn reached(&self, _: StepPoint) {
         let before = self.left.fetch_sub(1, Ordering::SeqCst);
         if before == 1 {
             self.burnt.notify_one();
-            // Nothing after this moment happens: the thread that would go on waits until the
+            // Nothing after this moment happens: the thread that would continue waits until the
             // whole operator is dropped.
             while !self.dropped.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -49,23 +49,23 @@ impl Watcher for Fuse {
 }
 
 /// Carries out a case until the n-th moment. Returns `false` when it ended before.
-async fn until(case: &Case, lab: &mut Lab, nth: usize) -> bool {
-    let plan = case.plan(lab).await;
-    let fuse = Fuse::new(nth);
-    lab.watcher = Some(fuse.clone());
-    let operator = lab.operator();
+async fn until(case: &Case, env: &mut TestEnv, nth: usize) -> bool {
+    let plan = case.plan(env).await;
+    let trigger = CrashTrigger::new(nth);
+    env.point_observer = Some(trigger.clone());
+    let operator = env.operator();
     let (_ask, interrupt) = Interrupt::new();
     let ended = tokio::select! {
         biased;
-        () = fuse.burnt.notified() => false,
-        _ = operator.carry_out(plan.verb.word(), &plan, interrupt) => true,
+        () = trigger.burnt.notified() => false,
+        _ = operator.execute(plan.verb.word(), &plan, interrupt) => true,
     };
-    fuse.dropped.store(true, Ordering::SeqCst);
-    lab.watcher = None;
+    trigger.dropped.store(true, Ordering::SeqCst);
+    env.point_observer = None;
     !ended
 }
 
-async fn at_every_moment(case: &Case, finish: impl AsyncFn(&Case, Lab)) -> usize {
+async fn at_every_moment(case: &Case, finish: impl AsyncFn(&Case, TestEnv)) -> usize {
     let mut tried = 0;
     for nth in 1.. {
         if !is_tried(case.name, nth, 4) {
@@ -74,51 +74,51 @@ async fn at_every_moment(case: &Case, finish: impl AsyncFn(&Case, Lab)) -> usize
             }
             continue;
         }
-        let mut lab = case.lab().await;
-        if !until(case, &mut lab, nth).await {
+        let mut env = case.env().await;
+        if !until(case, &mut env, nth).await {
             break;
         }
         tried += 1;
-        finish(case, lab).await;
+        finish(case, env).await;
     }
     tried
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_died_anywhere_is_resumed_to_the_same_world() {
+async fn a_run_that_crashed_anywhere_is_resumed_to_the_same_result() {
     let mut tried = 0;
     for case in CASES {
-        let (_, after) = case.pictures().await;
-        tried += at_every_moment(case, async |case: &Case, lab: Lab| {
-            let run = lab.last_run();
+        let (_, after) = case.snapshots().await;
+        tried += at_every_moment(case, async |case: &Case, env: TestEnv| {
+            let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
-            let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+            let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
             assert_eq!(
                 ending,
-                Ending::Done,
+                RunOutcome::Done,
                 "{}: {:#?}",
                 case.name,
                 run.entries.last()
             );
-            let since = lab.last_run().entries.split_off(run.entries.len());
+            let since = env.last_run().entries.split_off(run.entries.len());
             let states = replay(&run.plan.steps, &run.entries).states;
             for (step, state) in run.plan.steps.iter().zip(states) {
                 let of_step = since
                     .iter()
                     .filter(|entry| entry.step.as_ref() == Some(&step.id));
                 let mut happened = of_step.map(|entry| &entry.happened);
-                let begun = happened.any(|happened| *happened == Happened::Intent);
+                let begun = happened.any(|happened| *happened == StepEvent::Intent);
                 assert_eq!(begun, !state.is_done(), "{}: {}", case.name, step.id);
             }
-            lab.rest().await;
+            env.wait_until_idle().await;
             assert_eq!(
-                picture(&lab.world),
+                snapshot(&env.world),
                 after,
                 "{}: {:#?}",
                 case.name,
                 run.entries
             );
-            let next = case.plan(&lab).await;
+            let next = case.plan(&env).await;
             assert!(next.is_empty(), "{}: {:#?}", case.name, next.nodes);
         })
         .await;
@@ -128,19 +128,19 @@ async fn a_run_that_died_anywhere_is_resumed_to_the_same_world() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_died_anywhere_is_undone_to_the_world_before() {
+async fn a_run_that_crashed_anywhere_is_rolled_back_completely() {
     let mut tried = 0;
     for case in CASES {
-        let (before, after) = case.pictures().await;
-        tried += at_every_moment(case, async |case: &Case, lab: Lab| {
-            let run = lab.last_run();
+        let (before, after) = case.snapshots().await;
+        tried += at_every_moment(case, async |case: &Case, env: TestEnv| {
+            let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
-            let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
-            assert_eq!(ending, Ending::RolledBack, "{}", case.name);
-            lab.rest().await;
+            let ending = env.operator().roll_back(&run, interrupt).await.unwrap();
+            assert_eq!(ending, RunOutcome::RolledBack, "{}", case.name);
+            env.wait_until_idle().await;
             if case.reversible {
                 assert_eq!(
-                    picture(&lab.world),
+                    snapshot(&env.world),
                     before,
                     "{}: {:#?}",
                     case.name,
@@ -148,10 +148,10 @@ async fn a_run_that_died_anywhere_is_undone_to_the_world_before() {
                 );
             }
             // Whatever was irreversible: the next run makes it right.
-            let plan = case.plan(&lab).await;
-            assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-            lab.rest().await;
-            assert_eq!(picture(&lab.world), after, "{}", case.name);
+            let plan = case.plan(&env).await;
+            assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+            env.wait_until_idle().await;
+            assert_eq!(snapshot(&env.world), after, "{}", case.name);
         })
         .await;
     }
@@ -160,53 +160,53 @@ async fn a_run_that_died_anywhere_is_undone_to_the_world_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_arrives_after_the_program_died_is_undone_too() {
+async fn a_request_that_arrives_after_a_crash_is_undone_too() {
     let manifest =
         "nodes:\n  - {name: box, type: ct, preset: vm-small, template: debian-12-standard}\n";
-    let lab = Lab::new();
-    let before = picture(&lab.world);
-    let plan = lab.plan(manifest).await;
+    let env = TestEnv::new();
+    let before = snapshot(&env.world);
+    let plan = env.plan(manifest).await;
     let create = Call::any().method("POST").path("/lxc");
-    lab.world
+    env.world
         .add_fault(Fault::new(create, FaultKind::Slow(3.0)));
-    let operator = lab.operator();
+    let operator = env.operator();
     let (_ask, interrupt) = Interrupt::new();
     let sent = async {
-        while !lab.world.calls().contains_key("POST /nodes/pve1/lxc") {
-            lab.clock.sleep(Duration::from_millis(50)).await;
+        while !env.world.calls().contains_key("POST /nodes/pve1/lxc") {
+            env.clock.sleep(Duration::from_millis(50)).await;
         }
     };
     tokio::select! {
         () = sent => {}
-        ended = operator.carry_out("apply", &plan, interrupt) => panic!("{ended:?}"),
+        ended = operator.execute("apply", &plan, interrupt) => panic!("{ended:?}"),
     }
-    assert_eq!(picture(&lab.world), before, "it has not arrived yet");
+    assert_eq!(snapshot(&env.world), before, "it has not arrived yet");
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().roll_back(&lab.last_run(), interrupt).await;
-    assert_eq!(ending.unwrap(), Ending::RolledBack);
-    lab.clock.sleep(Duration::from_secs(20)).await;
-    assert_eq!(picture(&lab.world), before);
+    let ending = env.operator().roll_back(&env.last_run(), interrupt).await;
+    assert_eq!(ending.unwrap(), RunOutcome::RolledBack);
+    env.clock.sleep(Duration::from_secs(20)).await;
+    assert_eq!(snapshot(&env.world), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_died_anywhere_is_taken_over_by_a_new_one() {
+async fn a_run_that_crashed_anywhere_is_replaced_by_a_new_one() {
     for case in CASES {
-        let (_, after) = case.pictures().await;
-        at_every_moment(case, async |case: &Case, lab: Lab| {
-            let plan = case.plan(&lab).await;
+        let (_, after) = case.snapshots().await;
+        at_every_moment(case, async |case: &Case, env: TestEnv| {
+            let plan = case.plan(&env).await;
             assert_eq!(plan.refusals, [], "{}", case.name);
-            assert_eq!(lab.carry_out(&plan).await, Ending::Done, "{}", case.name);
-            lab.rest().await;
-            assert_eq!(picture(&lab.world), after, "{}", case.name);
+            assert_eq!(env.execute(&plan).await, RunOutcome::Done, "{}", case.name);
+            env.wait_until_idle().await;
+            assert_eq!(snapshot(&env.world), after, "{}", case.name);
         })
         .await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_undoing_that_died_anywhere_is_finished() {
+async fn a_rollback_that_crashed_anywhere_is_completed() {
     for case in CASES.iter().filter(|case| case.reversible) {
-        let (before, _) = case.pictures().await;
+        let (before, _) = case.snapshots().await;
         for nth in 1.. {
             if !is_tried(case.name, nth, 5) {
                 if nth > 400 {
@@ -214,68 +214,69 @@ async fn an_undoing_that_died_anywhere_is_finished() {
                 }
                 continue;
             }
-            let mut lab = case.lab().await;
-            let plan = case.plan(&lab).await;
-            assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-            let fuse = Fuse::new(nth);
-            lab.watcher = Some(fuse.clone());
-            let (operator, run) = (lab.operator(), lab.last_run());
+            let mut env = case.env().await;
+            let plan = case.plan(&env).await;
+            assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+            let trigger = CrashTrigger::new(nth);
+            env.point_observer = Some(trigger.clone());
+            let (operator, run) = (env.operator(), env.last_run());
             let (_ask, interrupt) = Interrupt::new();
             let ended = tokio::select! {
                 biased;
-                () = fuse.burnt.notified() => false,
+                () = trigger.burnt.notified() => false,
                 _ = operator.roll_back(&run, interrupt) => true,
             };
-            fuse.dropped.store(true, Ordering::SeqCst);
+            trigger.dropped.store(true, Ordering::SeqCst);
             if ended {
                 break;
             }
-            lab.watcher = None;
-            let run = lab.last_run();
+            env.point_observer = None;
+            let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
-            let operator = lab.operator();
+            let operator = env.operator();
             // Going on goes back, once it was begun.
             let ending = if run
                 .entries
                 .iter()
-                .any(|entry| entry.happened == Happened::UndoIntent)
+                .any(|entry| entry.happened == StepEvent::UndoIntent)
             {
                 operator.resume(&run, &[], interrupt).await.unwrap()
             } else {
                 operator.roll_back(&run, interrupt).await.unwrap()
             };
-            assert_eq!(ending, Ending::RolledBack, "{}", case.name);
-            lab.rest().await;
-            assert_eq!(picture(&lab.world), before, "{} at {nth}", case.name);
+            assert_eq!(ending, RunOutcome::RolledBack, "{}", case.name);
+            env.wait_until_idle().await;
+            assert_eq!(snapshot(&env.world), before, "{} at {nth}", case.name);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupted_run_fails_nothing_and_goes_on_later() {
+async fn an_interrupted_run_fails_nothing_and_can_be_resumed() {
     let case = &CASES[0];
-    let lab = case.lab().await;
-    let plan = case.plan(&lab).await;
+    let env = case.env().await;
+    let plan = case.plan(&env).await;
     let (ask, interrupt) = Interrupt::new();
-    let operator = lab.operator();
+    let operator = env.operator();
     let asking = async {
-        lab.clock.sleep(std::time::Duration::from_secs(2)).await;
-        ask.ask();
+        env.clock.sleep(std::time::Duration::from_secs(2)).await;
+        ask.request();
     };
-    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
-    assert_eq!(ended.unwrap().1, Ending::Stopped);
-    let run = lab.last_run();
-    let known = |entry: &Entry| matches!(entry.happened, Happened::Intent | Happened::Done { .. });
+    let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
+    let run = env.last_run();
+    let known =
+        |entry: &Entry| matches!(entry.happened, StepEvent::Intent | StepEvent::Done { .. });
     assert!(run.entries.iter().all(known), "what was left has no result");
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::Done);
-    lab.rest().await;
-    assert_eq!(picture(&lab.world), case.pictures().await.1);
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::Done);
+    env.wait_until_idle().await;
+    assert_eq!(snapshot(&env.world), case.snapshots().await.1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_undone_destroy_waits_until_the_hypervisor_it_started_again_is_up() {
+async fn undoing_a_destroy_waits_for_the_restarted_hypervisor() {
     let manifest = "\
 nodes:
   - {name: inner, type: pve, preset: vm-large, image: pve-9, vmid: 7100}
@@ -286,30 +287,30 @@ nodes:
         boot: Duration::from_secs(90),
         ..Timing::default()
     };
-    let lab = Lab::with(|builder| builder.host("pve1").timing(timing));
-    assert_eq!(lab.apply(manifest).await, Ending::Done);
-    lab.rest().await;
+    let env = TestEnv::with(|builder| builder.host("pve1").timing(timing));
+    assert_eq!(env.apply(manifest).await, RunOutcome::Done);
+    env.wait_until_idle().await;
     let call = Call::any().method("DELETE").path("/qemu/7100");
-    lab.world
+    env.world
         .add_fault(Fault::new(call, FaultKind::Status(501)));
     let options = PlanOptions {
         on_error: Some(OnError::Rollback),
         ..PlanOptions::new(Verb::Destroy)
     };
-    let plan = lab.plan_with(manifest, &options).await;
-    assert_eq!(lab.carry_out(&plan).await, Ending::RolledBack);
-    assert_eq!(lab.guests(), [("inner".to_owned(), true)]);
+    let plan = env.plan_with(manifest, &options).await;
+    assert_eq!(env.execute(&plan).await, RunOutcome::RolledBack);
+    assert_eq!(env.guests(), [("inner".to_owned(), true)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_in_a_hypervisor_that_is_gone_needs_no_undoing() {
+async fn guests_of_a_destroyed_hypervisor_need_no_undo() {
     let case = CASES.iter().find(|case| case.name == "destroy").unwrap();
-    let lab = case.lab().await;
-    let plan = case.plan(&lab).await;
-    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-    let run = lab.last_run();
+    let env = case.env().await;
+    let plan = case.plan(&env).await;
+    assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+    let run = env.last_run();
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
-    assert_eq!(ending, Ending::RolledBack);
-    assert_eq!(lab.guests(), []);
+    let ending = env.operator().roll_back(&run, interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::RolledBack);
+    assert_eq!(env.guests(), []);
 }

@@ -4,27 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use homestak_core::plan::{OnError, Verb};
-use homestak_engine::journal::{Ending, Happened};
+use homestak_engine::journal::{RunOutcome, StepEvent};
 use homestak_engine::operate::Interrupt;
-use homestak_engine::ports::{Class, Sent};
+use homestak_engine::ports::{ErrorClass, Sent};
 
-use crate::cases::{CASES, Case, is_tried, picture};
+use crate::cases::{CASES, Case, is_tried, snapshot};
+use crate::env::TestEnv;
 use crate::flaky::{Fault, Flaky, When};
-use crate::lab::Lab;
 
-const LOST: Class = Class::Unreachable { sent: Sent::Maybe };
+const LOST: ErrorClass = ErrorClass::Unreachable { sent: Sent::Maybe };
 
 /// Carries a case out with the n-th change failing so many times. Returns the ending, and whether
 /// it failed at all.
 async fn failing(
     case: &Case,
-    lab: &mut Lab,
+    env: &mut TestEnv,
     mode: OnError,
-    (nth, when, class, times): (usize, When, Class, usize),
-) -> (Ending, bool) {
+    (nth, when, class, times): (usize, When, ErrorClass, usize),
+) -> (RunOutcome, bool) {
     let mut options = case.options();
     options.on_error = Some(mode);
-    let plan = lab.plan_with(case.manifest, &options).await;
+    let plan = env.plan_with(case.manifest, &options).await;
     let fault = Arc::new(Fault {
         nth,
         when,
@@ -33,18 +33,18 @@ async fn failing(
         panics: false,
         seen: AtomicUsize::new(0),
     });
-    let whole = lab.places.clone();
-    lab.places = Arc::new(Flaky {
+    let whole = env.connector.clone();
+    env.connector = Arc::new(Flaky {
         hidden: None,
         whole: whole.clone(),
         fault: fault.clone(),
     });
-    let ending = lab.carry_out(&plan).await;
-    lab.places = whole;
+    let ending = env.execute(&plan).await;
+    env.connector = whole;
     (ending, fault.seen.load(Ordering::SeqCst) >= nth)
 }
 
-async fn each_failure(mode: OnError, check: impl AsyncFn(&Case, Lab, Ending)) -> usize {
+async fn each_failure(mode: OnError, check: impl AsyncFn(&Case, TestEnv, RunOutcome)) -> usize {
     let mut tried = 0;
     for case in CASES {
         for nth in 1.. {
@@ -55,17 +55,17 @@ async fn each_failure(mode: OnError, check: impl AsyncFn(&Case, Lab, Ending)) ->
                     hit |= nth < 20;
                     continue;
                 }
-                let mut lab = case.lab().await;
-                let fault = (nth, when, Class::Refused, 1);
-                let (ending, failed) = failing(case, &mut lab, mode, fault).await;
+                let mut env = case.env().await;
+                let fault = (nth, when, ErrorClass::Refused, 1);
+                let (ending, failed) = failing(case, &mut env, mode, fault).await;
                 if !failed {
-                    assert_eq!(ending, Ending::Done);
+                    assert_eq!(ending, RunOutcome::Done);
                     continue;
                 }
                 hit = true;
                 tried += 1;
-                lab.rest().await;
-                check(case, lab, ending).await;
+                env.wait_until_idle().await;
+                check(case, env, ending).await;
             }
             if !hit {
                 break;
@@ -77,58 +77,64 @@ async fn each_failure(mode: OnError, check: impl AsyncFn(&Case, Lab, Ending)) ->
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stop_leaves_what_is_there_and_can_be_resumed() {
-    let tried = each_failure(OnError::Stop, async |case: &Case, lab: Lab, ending| {
-        assert_eq!(ending, Ending::Failed, "{}", case.name);
-        let run = lab.last_run();
+async fn stop_undoes_nothing_and_can_be_resumed() {
+    let tried = each_failure(OnError::Stop, async |case: &Case, env: TestEnv, ending| {
+        assert_eq!(ending, RunOutcome::Failed, "{}", case.name);
+        let run = env.last_run();
         let (_ask, interrupt) = Interrupt::new();
-        let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-        assert_eq!(ending, Ending::Done, "{}", case.name);
-        lab.rest().await;
-        let (_, after) = case.pictures().await;
-        assert_eq!(picture(&lab.world), after, "{}", case.name);
+        let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+        assert_eq!(ending, RunOutcome::Done, "{}", case.name);
+        env.wait_until_idle().await;
+        let (_, after) = case.snapshots().await;
+        assert_eq!(snapshot(&env.world), after, "{}", case.name);
     })
     .await;
     assert!(tried > 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rollback_gives_back_the_world_before_with_the_node_that_failed() {
-    let tried = each_failure(OnError::Rollback, async |case: &Case, lab: Lab, ending| {
-        assert_eq!(ending, Ending::RolledBack, "{}", case.name);
-        let (before, after) = case.pictures().await;
-        if case.reversible {
-            assert_eq!(picture(&lab.world), before, "{}", case.name);
-            let kept = case.lab().await.seeds.n_kept();
-            assert_eq!(lab.seeds.n_kept(), kept, "{}: seeds", case.name);
-        }
-        let plan = case.plan(&lab).await;
-        assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-        lab.rest().await;
-        assert_eq!(picture(&lab.world), after, "{}", case.name);
-    })
+async fn rollback_restores_everything_including_the_node_that_failed() {
+    let tried = each_failure(
+        OnError::Rollback,
+        async |case: &Case, env: TestEnv, ending| {
+            assert_eq!(ending, RunOutcome::RolledBack, "{}", case.name);
+            let (before, after) = case.snapshots().await;
+            if case.reversible {
+                assert_eq!(snapshot(&env.world), before, "{}", case.name);
+                let kept = case.env().await.seeds.n_kept();
+                assert_eq!(env.seeds.n_kept(), kept, "{}: seeds", case.name);
+            }
+            let plan = case.plan(&env).await;
+            assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+            env.wait_until_idle().await;
+            assert_eq!(snapshot(&env.world), after, "{}", case.name);
+        },
+    )
     .await;
     assert!(tried > 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn continue_makes_everything_that_does_not_depend_on_the_failed_node() {
-    let tried = each_failure(OnError::Continue, async |case: &Case, lab: Lab, ending| {
-        assert_eq!(ending, Ending::Failed, "{}", case.name);
-        let run = lab.last_run();
-        let steps = &run.plan.steps;
-        let states = homestak_engine::operate::replay(steps, &run.entries).states;
-        for (at, step) in steps.iter().enumerate() {
-            let blocked = step.after.iter().any(|before| !states[*before].is_done());
-            let tried = states[at].is_done() || states[at].needs_undo();
-            assert_eq!(tried, !blocked, "{}: step {at} {step:?}", case.name);
-        }
-        let plan = case.plan(&lab).await;
-        assert_eq!(lab.carry_out(&plan).await, Ending::Done, "{}", case.name);
-        lab.rest().await;
-        let (_, after) = case.pictures().await;
-        assert_eq!(picture(&lab.world), after, "{}", case.name);
-    })
+async fn continue_executes_everything_that_does_not_depend_on_the_failed_node() {
+    let tried = each_failure(
+        OnError::Continue,
+        async |case: &Case, env: TestEnv, ending| {
+            assert_eq!(ending, RunOutcome::Failed, "{}", case.name);
+            let run = env.last_run();
+            let steps = &run.plan.steps;
+            let states = homestak_engine::operate::replay(steps, &run.entries).states;
+            for (at, step) in steps.iter().enumerate() {
+                let blocked = step.after.iter().any(|before| !states[*before].is_done());
+                let tried = states[at].is_done() || states[at].needs_undo();
+                assert_eq!(tried, !blocked, "{}: step {at} {step:?}", case.name);
+            }
+            let plan = case.plan(&env).await;
+            assert_eq!(env.execute(&plan).await, RunOutcome::Done, "{}", case.name);
+            env.wait_until_idle().await;
+            let (_, after) = case.snapshots().await;
+            assert_eq!(snapshot(&env.world), after, "{}", case.name);
+        },
+    )
     .await;
     assert!(tried > 10);
 }
@@ -136,17 +142,17 @@ async fn continue_makes_everything_that_does_not_depend_on_the_failed_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_lost_is_no_failure() {
     for case in CASES {
-        let (_, after) = case.pictures().await;
+        let (_, after) = case.snapshots().await;
         for nth in 1..30 {
             if !is_tried(case.name, nth, 5) {
                 continue;
             }
-            let mut lab = case.lab().await;
+            let mut env = case.env().await;
             let fault = (nth, When::After, LOST, 1);
-            let (ending, _) = failing(case, &mut lab, OnError::Stop, fault).await;
-            assert_eq!(ending, Ending::Done, "{} at {nth}", case.name);
-            lab.rest().await;
-            assert_eq!(picture(&lab.world), after, "{} at {nth}", case.name);
+            let (ending, _) = failing(case, &mut env, OnError::Stop, fault).await;
+            assert_eq!(ending, RunOutcome::Done, "{} at {nth}", case.name);
+            env.wait_until_idle().await;
+            assert_eq!(snapshot(&env.world), after, "{} at {nth}", case.name);
         }
     }
 }
@@ -154,41 +160,41 @@ async fn an_answer_that_is_lost_is_no_failure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_undo_that_fails_ends_stuck_and_is_finished_later() {
     let case = &CASES[0];
-    let mut lab = case.lab().await;
+    let mut env = case.env().await;
     // The third change fails, and everything after it: nothing can be undone.
-    let fault = (3, When::Before, Class::Refused, 1000);
-    let (ending, _) = failing(case, &mut lab, OnError::Rollback, fault).await;
-    assert_eq!(ending, Ending::Stuck);
-    let run = lab.last_run();
+    let fault = (3, When::Before, ErrorClass::Refused, 1000);
+    let (ending, _) = failing(case, &mut env, OnError::Rollback, fault).await;
+    assert_eq!(ending, RunOutcome::Stuck);
+    let run = env.last_run();
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::RolledBack, "going on goes back");
-    lab.rest().await;
-    assert_eq!(picture(&lab.world), case.pictures().await.0);
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::RolledBack, "going on goes back");
+    env.wait_until_idle().await;
+    assert_eq!(snapshot(&env.world), case.snapshots().await.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_person_settled_is_left_alone() {
+async fn steps_marked_as_resolved_are_skipped() {
     let case = &CASES[0];
     assert_eq!(case.verb, Verb::Apply);
-    let mut lab = case.lab().await;
-    let fault = (1, When::Before, Class::Refused, 1000);
-    let (ending, _) = failing(case, &mut lab, OnError::Continue, fault).await;
-    assert_eq!(ending, Ending::Failed);
-    let run = lab.last_run();
+    let mut env = case.env().await;
+    let fault = (1, When::Before, ErrorClass::Refused, 1000);
+    let (ending, _) = failing(case, &mut env, OnError::Continue, fault).await;
+    assert_eq!(ending, RunOutcome::Failed);
+    let run = env.last_run();
     let (_ask, interrupt) = Interrupt::new();
     let all = ["one", "two", "box"].map(str::to_owned);
-    let ending = lab.operator().resume(&run, &all[..1], interrupt).await;
+    let ending = env.operator().resume(&run, &all[..1], interrupt).await;
     // The step after the settled one finds no guest to start.
-    assert_eq!(ending.unwrap(), Ending::Failed);
-    let names: Vec<String> = lab.guests().into_iter().map(|guest| guest.0).collect();
+    assert_eq!(ending.unwrap(), RunOutcome::Failed);
+    let names: Vec<String> = env.guests().into_iter().map(|guest| guest.0).collect();
     assert_eq!(names, ["box", "two"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_the_run_and_loses_nothing() {
     for case in CASES {
-        let (_, after) = case.pictures().await;
+        let (_, after) = case.snapshots().await;
         for room in 0.. {
             if !is_tried(case.name, room, 6) {
                 if room > 200 {
@@ -196,29 +202,34 @@ async fn a_full_disk_stops_the_run_and_loses_nothing() {
                 }
                 continue;
             }
-            let lab = case.lab().await;
-            let plan = case.plan(&lab).await;
-            *lab.journal.room.lock().unwrap() = Some(room);
+            let env = case.env().await;
+            let plan = case.plan(&env).await;
+            *env.journal.room.lock().unwrap() = Some(room);
             let (_ask, interrupt) = Interrupt::new();
-            let operator = lab.operator();
-            let ended = operator.carry_out(plan.verb.word(), &plan, interrupt).await;
-            *lab.journal.room.lock().unwrap() = None;
+            let operator = env.operator();
+            let ended = operator.execute(plan.verb.word(), &plan, interrupt).await;
+            *env.journal.room.lock().unwrap() = None;
             if ended.is_ok() {
                 break;
             }
-            let run = lab.last_run();
+            let run = env.last_run();
             let acts = run.entries.iter();
-            let intents = acts.filter(|one| one.happened == Happened::Intent).count();
+            let intents = acts.filter(|one| one.happened == StepEvent::Intent).count();
             assert!(
                 intents <= room,
                 "nothing is done that is not written down first"
             );
             let (_ask, interrupt) = Interrupt::new();
-            let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-            assert_eq!(ending, Ending::Done, "{} with room for {room}", case.name);
-            lab.rest().await;
+            let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
             assert_eq!(
-                picture(&lab.world),
+                ending,
+                RunOutcome::Done,
+                "{} with room for {room}",
+                case.name
+            );
+            env.wait_until_idle().await;
+            assert_eq!(
+                snapshot(&env.world),
                 after,
                 "{} with room for {room}",
                 case.name

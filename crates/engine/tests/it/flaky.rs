@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestId, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased,
-    Mib, NewGuest, NewIdentity, ObservedGuest, Places, PortError, Provider, Reach,
+    AddressLease, Capabilities, ErrorClass, Gib, GuestAddress, GuestId, GuestRef, GuestUuid,
+    HostConnector, ImageRequest, Inventory, Mib, NewGuest, NewIdentity, ObservedGuest, PortError,
+    Provider, StopMode,
 };
 
 /// When a change fails.
@@ -21,7 +22,7 @@ pub enum When {
 pub struct Fault {
     pub nth: usize,
     pub when: When,
-    pub class: Class,
+    pub class: ErrorClass,
     /// How often, from the n-th on.
     pub times: usize,
     /// Whether it panics rather than fails.
@@ -51,7 +52,7 @@ impl Fault {
 }
 
 pub struct Flaky {
-    pub whole: Arc<dyn Places>,
+    pub whole: Arc<dyn HostConnector>,
     pub fault: Arc<Fault>,
     /// A guest that is neither listed nor may be read.
     pub hidden: Option<GuestId>,
@@ -64,7 +65,7 @@ struct Door {
 }
 
 #[async_trait]
-impl Places for Flaky {
+impl HostConnector for Flaky {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         Ok(Arc::new(Door {
             whole: self.whole.host(name).await?,
@@ -86,12 +87,17 @@ impl Places for Flaky {
         }))
     }
 
-    fn door(&self, name: &str) -> String {
-        self.whole.door(name)
+    fn endpoint(&self, name: &str) -> String {
+        self.whole.endpoint(name)
     }
 
-    async fn answers(&self, host: &str, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
-        self.whole.answers(host, address, ports).await
+    async fn ssh_answers(
+        &self,
+        host: &str,
+        address: IpAddr,
+        ports: &[u16],
+    ) -> Result<bool, PortError> {
+        self.whole.ssh_answers(host, address, ports).await
     }
 }
 
@@ -134,7 +140,7 @@ impl Provider for Door {
         &self,
         guest: &GuestUuid,
         asked: Option<IpAddr>,
-    ) -> Result<Option<Leased>, PortError> {
+    ) -> Result<Option<AddressLease>, PortError> {
         self.whole.lease(guest, asked).await
     }
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
@@ -143,7 +149,7 @@ impl Provider for Door {
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
         self.change(self.whole.start(guest)).await
     }
-    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError> {
         self.whole.address(guest).await
     }
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
@@ -155,16 +161,16 @@ impl Provider for Door {
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
         self.change(self.whole.reshape(guest, cores, memory)).await
     }
-    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+    async fn stop(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError> {
         self.change(self.whole.stop(guest, halt)).await
     }
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
         self.change(self.whole.destroy(guest)).await
     }
-    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+    async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError> {
         self.whole.has_image(image).await
     }
-    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+    async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
         self.change(self.whole.ensure_image(image)).await
     }
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {

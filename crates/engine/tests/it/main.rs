@@ -1,7 +1,4 @@
-//! The operator on the simulator, over real TLS, on a fast clock.
-//!
-//! In: small manifests. Out: the world they make, also when anything fails on the way.
-//! Never: a real host.
+//! The operator against the simulator, over TLS, with an accelerated clock.
 #![expect(
     unreachable_pub,
     clippy::unwrap_used,
@@ -14,18 +11,18 @@ mod apply;
 mod bystanders;
 mod cases;
 mod clock;
+mod concurrent;
 mod configure;
+mod configurer;
 mod crash;
 mod dice;
+mod env;
 mod faults;
 mod flaky;
-mod insides;
-mod lab;
-mod memory;
-mod owners;
+mod memory_journal;
+mod observe;
 mod ownership;
-mod seen;
-mod several;
+mod random_faults;
+mod random_owners;
 mod steps;
 mod waits;
-mod walks;

@@ -1,10 +1,10 @@
 //! Steps act only on a guest that is of the plan's site and where the plan has it.
 
 use homestak_core::plan::{NodeStatus, Plan, PlanOptions, StepKind, Verb};
-use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
+use homestak_engine::journal::{Journal as _, RunOutcome, Scope, StepEvent};
 use homestak_engine::operate::Interrupt;
 
-use crate::lab::Lab;
+use crate::env::TestEnv;
 
 fn manifest(memory: u32) -> String {
     format!(
@@ -12,18 +12,18 @@ fn manifest(memory: u32) -> String {
     )
 }
 
-fn vmid(lab: &Lab) -> u32 {
-    lab.world.guests()[0].vmid
+fn vmid(env: &TestEnv) -> u32 {
+    env.world.guests()[0].vmid
 }
 
-/// Replaces tags of the guest, as a person does.
-fn retag(lab: &Lab, change: impl Fn(&str) -> String) {
-    let guest = lab.world.guests().remove(0);
+/// Replaces tags of the guest, as the user does.
+fn retag(env: &TestEnv, change: impl Fn(&str) -> String) {
+    let guest = env.world.guests().remove(0);
     let mut config = guest.config.clone();
     let tags = config["tags"].split(';').map(change).collect::<Vec<_>>();
     config.insert("tags".to_owned(), tags.join(";"));
     let config = config.into_iter().collect();
-    lab.world.put_guest("pve1", guest.kind, guest.vmid, config);
+    env.world.put_guest("pve1", guest.kind, guest.vmid, config);
 }
 
 fn to_another_site(tag: &str) -> String {
@@ -42,15 +42,15 @@ fn to_two_sites(tag: &str) -> String {
     }
 }
 
-fn names(lab: &Lab) -> Vec<String> {
-    lab.guests().into_iter().map(|(name, _)| name).collect()
+fn names(env: &TestEnv) -> Vec<String> {
+    env.guests().into_iter().map(|(name, _)| name).collect()
 }
 
 /// Continues the last run, or undoes it.
-async fn go_on(lab: &Lab, undo: bool) -> Ending {
+async fn go_on(env: &TestEnv, undo: bool) -> RunOutcome {
     let (_ask, interrupt) = Interrupt::new();
-    let operator = lab.operator();
-    let run = lab.last_run();
+    let operator = env.operator();
+    let run = env.last_run();
     let ended = if undo {
         operator.roll_back(&run, interrupt).await
     } else {
@@ -59,16 +59,16 @@ async fn go_on(lab: &Lab, undo: bool) -> Ending {
     ended.unwrap()
 }
 
-/// Carries a plan out and dies once so many steps are done.
-async fn die_after(lab: &mut Lab, plan: &Plan, n_done: usize) {
+/// Executes a plan and dies once so many steps are done.
+async fn die_after(env: &mut TestEnv, plan: &Plan, n_done: usize) {
     // Four moments a step: before and after its intent, after its act and after its result.
-    let died = lab
-        .carry_out_until(plan, u64::try_from(n_done * 4).unwrap())
+    let died = env
+        .execute_until(plan, u64::try_from(n_done * 4).unwrap())
         .await;
     assert_eq!(died, None);
-    lab.rest().await;
-    let run = lab.last_run();
-    let done = |happened: &Happened| matches!(happened, Happened::Done { .. });
+    env.wait_until_idle().await;
+    let run = env.last_run();
+    let done = |happened: &StepEvent| matches!(happened, StepEvent::Done { .. });
     let entries = run.entries.iter();
     assert_eq!(
         entries.filter(|entry| done(&entry.happened)).count(),
@@ -87,45 +87,45 @@ fn before(plan: &Plan, kind: StepKind) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn destroying_leaves_a_guest_whose_site_was_replaced_after_a_create_failed() {
     for change in [to_another_site, to_two_sites] {
-        let lab = Lab::new();
-        assert_eq!(lab.apply(&manifest(1024)).await, Ending::Done);
-        retag(&lab, change);
-        lab.rest().await;
-        let plan = lab.plan(&manifest(1024)).await;
+        let env = TestEnv::new();
+        assert_eq!(env.apply(&manifest(1024)).await, RunOutcome::Done);
+        retag(&env, change);
+        env.wait_until_idle().await;
+        let plan = env.plan(&manifest(1024)).await;
         if plan.refusals.is_empty() {
-            assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
+            assert_eq!(env.execute(&plan).await, RunOutcome::Failed);
         }
-        let scope = Scope::new(Some(&lab.site), "m", "pve1");
-        let records = lab.journal.records(&scope).await.unwrap();
+        let scope = Scope::new(Some(&env.site), "m", "pve1");
+        let records = env.journal.records(&scope).await.unwrap();
         assert_eq!(
             records[0].guest.vmid,
-            Some(vmid(&lab).into()),
+            Some(vmid(&env).into()),
             "{records:?}"
         );
         assert_ne!(records[0].status, NodeStatus::Creating, "{records:?}");
-        let plan = lab
+        let plan = env
             .plan_with(&manifest(1024), &PlanOptions::new(Verb::Destroy))
             .await;
         if plan.refusals.is_empty() {
-            lab.carry_out(&plan).await;
+            env.execute(&plan).await;
         }
-        lab.rest().await;
-        assert_eq!(names(&lab), ["a"]);
+        env.wait_until_idle().await;
+        assert_eq!(names(&env), ["a"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_destroy_step_leaves_a_guest_whose_site_was_replaced_since_the_plan() {
     for change in [to_another_site, to_two_sites] {
-        let lab = Lab::new();
-        assert_eq!(lab.apply(&manifest(1024)).await, Ending::Done);
-        let plan = lab
+        let env = TestEnv::new();
+        assert_eq!(env.apply(&manifest(1024)).await, RunOutcome::Done);
+        let plan = env
             .plan_with(&manifest(1024), &PlanOptions::new(Verb::Destroy))
             .await;
-        retag(&lab, change);
-        assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
-        lab.rest().await;
-        assert_eq!(names(&lab), ["a"]);
+        retag(&env, change);
+        assert_eq!(env.execute(&plan).await, RunOutcome::Failed);
+        env.wait_until_idle().await;
+        assert_eq!(names(&env), ["a"]);
     }
 }
 
@@ -133,16 +133,20 @@ async fn a_destroy_step_leaves_a_guest_whose_site_was_replaced_since_the_plan() 
 async fn resume_and_rollback_leave_a_guest_whose_site_was_replaced() {
     for change in [to_another_site, to_two_sites] {
         for undo in [false, true] {
-            let mut lab = Lab::new();
-            let plan = lab.plan(&manifest(1024)).await;
+            let mut env = TestEnv::new();
+            let plan = env.plan(&manifest(1024)).await;
             let n_done = before(&plan, StepKind::Start);
-            die_after(&mut lab, &plan, n_done).await;
-            retag(&lab, change);
-            let ending = go_on(&lab, undo).await;
-            let expected = if undo { Ending::Stuck } else { Ending::Failed };
+            die_after(&mut env, &plan, n_done).await;
+            retag(&env, change);
+            let ending = go_on(&env, undo).await;
+            let expected = if undo {
+                RunOutcome::Stuck
+            } else {
+                RunOutcome::Failed
+            };
             assert_eq!(ending, expected);
-            lab.rest().await;
-            assert_eq!(lab.guests(), [("a".to_owned(), false)]);
+            env.wait_until_idle().await;
+            assert_eq!(env.guests(), [("a".to_owned(), false)]);
         }
     }
 }
@@ -150,36 +154,36 @@ async fn resume_and_rollback_leave_a_guest_whose_site_was_replaced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_was_migrated_is_neither_reshaped_nor_grown_nor_started() {
     for kind in [StepKind::Stop, StepKind::Reshape, StepKind::Start] {
-        let mut lab = Lab::with(|builder| builder.cluster("lab").host("pve1").host("pve2"));
-        assert_eq!(lab.apply(&manifest(1024)).await, Ending::Done);
-        lab.rest().await;
-        let plan = lab.plan(&manifest(2048)).await;
+        let mut env = TestEnv::with(|builder| builder.cluster("lab").host("pve1").host("pve2"));
+        assert_eq!(env.apply(&manifest(1024)).await, RunOutcome::Done);
+        env.wait_until_idle().await;
+        let plan = env.plan(&manifest(2048)).await;
         let n_done = before(&plan, kind);
         if n_done > 0 {
-            die_after(&mut lab, &plan, n_done).await;
+            die_after(&mut env, &plan, n_done).await;
         }
-        lab.world.migrate_guest(vmid(&lab), "pve2").unwrap();
-        lab.settle().await;
-        let before = lab.world.guests();
+        env.world.migrate_guest(vmid(&env), "pve2").unwrap();
+        env.wait_for_tasks().await;
+        let before = env.world.guests();
         let ending = if n_done > 0 {
-            go_on(&lab, false).await
+            go_on(&env, false).await
         } else {
-            lab.carry_out(&plan).await
+            env.execute(&plan).await
         };
-        assert_eq!(ending, Ending::Failed, "{kind:?}");
-        lab.rest().await;
-        let after = lab.world.guests();
+        assert_eq!(ending, RunOutcome::Failed, "{kind:?}");
+        env.wait_until_idle().await;
+        let after = env.world.guests();
         let seen = |guests: &[homestak_sim::GuestFacts]| {
             (guests[0].running, guests[0].config.get("memory").cloned())
         };
         assert_eq!(seen(&after), seen(&before), "{kind:?}");
-        let run = lab.last_run();
+        let run = env.last_run();
         let trouble = run
             .entries
             .iter()
             .rev()
             .find_map(|entry| match &entry.happened {
-                Happened::Failed(trouble) => Some(trouble.message.clone()),
+                StepEvent::Failed(trouble) => Some(trouble.message.clone()),
                 _ => None,
             });
         let trouble = trouble.unwrap();

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use homestak_core::doc::timeouts::Timeouts;
-use homestak_engine::events::{Subject, What};
-use homestak_engine::journal::{Ending, Happened};
+use homestak_engine::events::{EventKind, Subject};
+use homestak_engine::journal::{RunOutcome, StepEvent};
 use homestak_engine::operate::{Interrupt, Interrupter};
 use homestak_sim::{Call, Fault, FaultKind, Stages, Timing, World};
 
-use crate::lab::Lab;
+use crate::env::TestEnv;
 
 const ONE: &str = "nodes:\n  - {name: one, preset: vm-small, image: debian-12, vmid: 7001}\n";
 
-fn lab(boot: u64) -> Lab {
+fn env(boot: u64) -> TestEnv {
     let timing = Timing {
         boot: Duration::from_secs(boot),
         ..Timing::default()
     };
-    Lab::with(|builder| builder.host("pve1").timing(timing))
+    TestEnv::with(|builder| builder.host("pve1").timing(timing))
 }
 
 fn stages(address: f64, agent: f64, ssh: f64) -> Stages {
@@ -30,10 +30,10 @@ fn stages(address: f64, agent: f64, ssh: f64) -> Stages {
 }
 
 /// Returns what was waited for, in order, without what providers say.
-fn waits(lab: &Lab, node: &str) -> Vec<String> {
-    let events = lab.ear.0.lock().unwrap();
-    let what = events.iter().filter_map(|event| match &event.what {
-        What::Waiting {
+fn waits(env: &TestEnv, node: &str) -> Vec<String> {
+    let events = env.events.0.lock().unwrap();
+    let what = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Waiting {
             subject: Subject::Node(name),
             what,
         } if name == node => Some(what.clone()),
@@ -45,22 +45,23 @@ fn waits(lab: &Lab, node: &str) -> Vec<String> {
 }
 
 /// Returns why a run failed.
-fn why(lab: &Lab) -> String {
-    let run = lab.last_run();
+fn why(env: &TestEnv) -> String {
+    let run = env.last_run();
     let why = run.entries.iter().find_map(|entry| match &entry.happened {
-        Happened::Failed(trouble) | Happened::UndoFailed(trouble) => Some(trouble.message.clone()),
+        StepEvent::Failed(trouble) | StepEvent::UndoFailed(trouble) => {
+            Some(trouble.message.clone())
+        }
         _ => None,
     });
     why.unwrap_or_default()
 }
 
 /// Waits until something is waited for that contains these words.
-async fn waiting_for(lab: &Lab, words: &str) {
+async fn waiting_for(env: &TestEnv, words: &str) {
     loop {
-        let seen =
-            lab.ear.0.lock().unwrap().iter().any(
-                |event| matches!(&event.what, What::Waiting { what, .. } if what.contains(words)),
-            );
+        let seen = env.events.0.lock().unwrap().iter().any(
+            |event| matches!(&event.kind, EventKind::Waiting { what, .. } if what.contains(words)),
+        );
         if seen {
             return;
         }
@@ -69,7 +70,7 @@ async fn waiting_for(lab: &Lab, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_machine_lacks_is_named_while_it_boots() {
+async fn what_a_booting_machine_lacks_is_reported() {
     for (stages, expected) in [
         (stages(5.0, 300.0, 300.0), vec!["its guest agent"]),
         (
@@ -81,29 +82,29 @@ async fn what_a_machine_lacks_is_named_while_it_boots() {
             vec!["its guest agent", "its SSH"],
         ),
     ] {
-        let mut lab = lab(45);
-        lab.timeouts = Timeouts::parse("boot=9000").unwrap();
-        lab.world.set_stages(stages.clone());
-        assert_eq!(lab.apply(ONE).await, Ending::Done);
-        assert_eq!(waits(&lab, "one"), expected, "{stages:?}");
+        let mut env = env(45);
+        env.timeouts = Timeouts::parse("boot=9000").unwrap();
+        env.world.set_stages(stages.clone());
+        assert_eq!(env.apply(ONE).await, RunOutcome::Done);
+        assert_eq!(waits(&env, "one"), expected, "{stages:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_ends_in_vain_says_what_was_missing() {
+async fn a_wait_that_times_out_names_what_was_missing() {
     let never = 100_000.0;
     for (stages, missing) in [
         (stages(5.0, never, never), "its guest agent"),
         (stages(never, 5.0, never), "its address"),
         (stages(5.0, 10.0, never), "its SSH"),
     ] {
-        let mut lab = lab(45);
-        lab.timeouts = Timeouts::parse("boot=1000").unwrap();
-        lab.world.set_stages(stages);
-        assert_eq!(lab.apply(ONE).await, Ending::Failed);
-        let why = why(&lab);
+        let mut env = env(45);
+        env.timeouts = Timeouts::parse("boot=1000").unwrap();
+        env.world.set_stages(stages);
+        assert_eq!(env.apply(ONE).await, RunOutcome::Failed);
+        let why = why(&env);
         assert!(
-            why.contains(&format!("waited 1000 s for {missing}")),
+            why.contains(&format!("timed out after 1000 s waiting for {missing}")),
             "{why}"
         );
     }
@@ -111,103 +112,108 @@ async fn a_wait_that_ends_in_vain_says_what_was_missing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_second_boot_is_waited_for_like_the_first() {
-    let mut lab = lab(45);
-    lab.timeouts = Timeouts::parse("boot=9000").unwrap();
-    assert_eq!(lab.apply(ONE).await, Ending::Done);
-    lab.rest().await;
-    lab.ear.0.lock().unwrap().clear();
-    lab.world.set_stages(stages(5.0, 300.0, 900.0));
+    let mut env = env(45);
+    env.timeouts = Timeouts::parse("boot=9000").unwrap();
+    assert_eq!(env.apply(ONE).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    env.events.0.lock().unwrap().clear();
+    env.world.set_stages(stages(5.0, 300.0, 900.0));
     let larger = ONE.replace("vm-small", "vm-large");
-    assert_eq!(lab.apply(&larger).await, Ending::Done);
-    assert_eq!(waits(&lab, "one"), ["its guest agent", "its SSH"]);
+    assert_eq!(env.apply(&larger).await, RunOutcome::Done);
+    assert_eq!(waits(&env, "one"), ["its guest agent", "its SSH"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_machines_that_boot_at_once_need_no_more_patience_than_one() {
-    let mut lab = lab(45);
+async fn many_concurrent_boots_need_no_longer_timeout_than_one() {
+    let mut env = env(45);
     // Their SSH is up soon after their agents; one that was asked again only after another whole
     // boot would be late.
-    lab.world.set_stages(stages(5.0, 1000.0, 1300.0));
-    lab.timeouts = Timeouts::parse("boot=1950").unwrap();
+    env.world.set_stages(stages(5.0, 1000.0, 1300.0));
+    env.timeouts = Timeouts::parse("boot=1950").unwrap();
     let nodes = (0..6).map(|n| format!("  - {{name: n{n}, preset: vm-small, image: debian-12}}\n"));
     let nodes: String = nodes.collect();
     let manifest = format!("settings: {{parallelism: 8}}\nnodes:\n{nodes}");
-    assert_eq!(lab.apply(&manifest).await, Ending::Done, "{}", why(&lab));
+    assert_eq!(
+        env.apply(&manifest).await,
+        RunOutcome::Done,
+        "{}",
+        why(&env)
+    );
 }
 
 /// Begins a run and asks it to stop once something is waited for.
-async fn interrupted(lab: &Lab, manifest: &str, words: &str) -> Ending {
-    let plan = lab.plan(manifest).await;
+async fn interrupted(env: &TestEnv, manifest: &str, words: &str) -> RunOutcome {
+    let plan = env.plan(manifest).await;
     let (ask, interrupt): (Interrupter, Interrupt) = Interrupt::new();
-    let operator = lab.operator();
+    let operator = env.operator();
     let asking = async {
-        waiting_for(lab, words).await;
-        ask.ask();
+        waiting_for(env, words).await;
+        ask.request();
     };
-    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
+    let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
     ended.unwrap().1
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_for_a_machine_ends_when_a_person_asks_and_goes_on_later() {
-    let mut lab = lab(45);
-    lab.timeouts = Timeouts::parse("boot=2000").unwrap();
-    lab.world.set_stages(stages(5.0, 600.0, 600.0));
+async fn a_wait_for_a_boot_ends_when_a_stop_is_requested_and_can_be_resumed() {
+    let mut env = env(45);
+    env.timeouts = Timeouts::parse("boot=2000").unwrap();
+    env.world.set_stages(stages(5.0, 600.0, 600.0));
     assert_eq!(
-        interrupted(&lab, ONE, "its guest agent").await,
-        Ending::Stopped
+        interrupted(&env, ONE, "its guest agent").await,
+        RunOutcome::Stopped
     );
-    let run = lab.last_run();
+    let run = env.last_run();
     let last = run.entries.last().unwrap();
-    assert_eq!(last.happened, Happened::Intent, "nothing is claimed of it");
+    assert_eq!(last.happened, StepEvent::Intent, "nothing is claimed of it");
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::Done);
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::Done);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_for_a_lock_ends_when_a_person_asks() {
-    let mut lab = lab(6);
-    assert_eq!(lab.apply(ONE).await, Ending::Done);
-    lab.rest().await;
-    lab.timeouts = Timeouts::parse("lock=80000").unwrap();
-    lab.world.set_lock(7001, Some("backup"));
+async fn a_wait_for_a_lock_ends_when_a_stop_is_requested() {
+    let mut env = env(6);
+    assert_eq!(env.apply(ONE).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    env.timeouts = Timeouts::parse("lock=80000").unwrap();
+    env.world.set_lock(7001, Some("backup"));
     let larger = ONE.replace("vm-small", "vm-large");
-    let plan = lab.plan(&larger).await;
+    let plan = env.plan(&larger).await;
     let (ask, interrupt) = Interrupt::new();
-    let operator = lab.operator();
+    let operator = env.operator();
     let asking = async {
-        lab.clock.sleep(Duration::from_secs(100)).await;
-        ask.ask();
+        env.clock.sleep(Duration::from_secs(100)).await;
+        ask.request();
     };
-    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
-    assert_eq!(ended.unwrap().1, Ending::Stopped);
-    let run = lab.last_run();
-    lab.world.set_lock(7001, None);
+    let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
+    let run = env.last_run();
+    env.world.set_lock(7001, None);
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::Done);
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::Done);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_waited_for_once_and_not_once_per_try() {
-    let mut lab = lab(6);
-    assert_eq!(lab.apply(ONE).await, Ending::Done);
-    lab.rest().await;
-    lab.timeouts = Timeouts::parse("lock=300").unwrap();
-    lab.world.set_lock(7001, Some("backup"));
+    let mut env = env(6);
+    assert_eq!(env.apply(ONE).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    env.timeouts = Timeouts::parse("lock=300").unwrap();
+    env.world.set_lock(7001, Some("backup"));
     let larger = ONE.replace("vm-small", "vm-large");
-    assert_eq!(lab.apply(&larger).await, Ending::Failed);
-    let events = lab.ear.0.lock().unwrap();
+    assert_eq!(env.apply(&larger).await, RunOutcome::Failed);
+    let events = env.events.0.lock().unwrap();
     let tries = events.iter().filter(|event| {
-        matches!(&event.what, What::Waiting { what, .. } if what.starts_with("another try"))
+        matches!(&event.kind, EventKind::Waiting { what, .. } if what.starts_with("another try"))
     });
     assert_eq!(tries.count(), 0);
 }
 
 /// Takes the API away for a while, from so many seconds on.
-fn away(lab: &Lab, from: u64, seconds: u64) {
-    let (world, clock) = (lab.world.clone(), lab.clock.clone());
+fn away(env: &TestEnv, from: u64, seconds: u64) {
+    let (world, clock) = (env.world.clone(), env.clock.clone());
     let refuse = move |world: &World| {
         world.add_fault(Fault::new(Call::any(), FaultKind::Status(595)));
     };
@@ -225,98 +231,98 @@ fn away(lab: &Lab, from: u64, seconds: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_away_for_a_while_fails_no_step() {
+async fn a_host_that_is_unreachable_for_a_while_fails_no_step() {
     // Longer than any number of tries took, shorter than patience.
     for from in [0, 2, 6, 20] {
-        let mut lab = lab(30);
-        lab.timeouts = Timeouts::parse("api=20000,boot=20000").unwrap();
-        let plan = lab.plan(ONE).await;
-        away(&lab, from, 400);
-        assert_eq!(lab.carry_out(&plan).await, Ending::Done, "from {from}");
+        let mut env = env(30);
+        env.timeouts = Timeouts::parse("api=20000,boot=20000").unwrap();
+        let plan = env.plan(ONE).await;
+        away(&env, from, 400);
+        assert_eq!(env.execute(&plan).await, RunOutcome::Done, "from {from}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_is_resumed_while_its_host_is_away_waits_for_it() {
-    let mut lab = lab(45);
-    let plan = lab.plan(ONE).await;
-    lab.timeouts = Timeouts::parse("boot=5").unwrap();
+async fn a_run_that_is_resumed_while_its_host_is_unreachable_waits() {
+    let mut env = env(45);
+    let plan = env.plan(ONE).await;
+    env.timeouts = Timeouts::parse("boot=5").unwrap();
     assert_eq!(
-        lab.carry_out(&plan).await,
-        Ending::Failed,
+        env.execute(&plan).await,
+        RunOutcome::Failed,
         "not ready in time"
     );
-    let run = lab.last_run();
-    lab.timeouts = Timeouts::parse("api=20000,boot=20000").unwrap();
-    away(&lab, 0, 400);
+    let run = env.last_run();
+    env.timeouts = Timeouts::parse("api=20000,boot=20000").unwrap();
+    away(&env, 0, 400);
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::Done, "{}", why(&lab));
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::Done, "{}", why(&env));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn undoing_waits_for_a_host_that_is_away() {
-    let mut lab = lab(6);
-    lab.timeouts = Timeouts::parse("api=20000").unwrap();
-    assert_eq!(lab.apply(ONE).await, Ending::Done);
-    let run = lab.last_run();
-    away(&lab, 0, 400);
+async fn undoing_waits_for_an_unreachable_host() {
+    let mut env = env(6);
+    env.timeouts = Timeouts::parse("api=20000").unwrap();
+    assert_eq!(env.apply(ONE).await, RunOutcome::Done);
+    let run = env.last_run();
+    away(&env, 0, 400);
     let (_ask, interrupt) = Interrupt::new();
-    let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
-    assert_eq!(ending, Ending::RolledBack, "{}", why(&lab));
+    let ending = env.operator().roll_back(&run, interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::RolledBack, "{}", why(&env));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn patience_with_a_host_is_one_setting_and_ends() {
-    let mut lab = lab(6);
-    lab.timeouts = Timeouts::parse("api=600").unwrap();
-    let plan = lab.plan(ONE).await;
-    lab.world
+async fn the_timeout_of_a_host_is_one_setting() {
+    let mut env = env(6);
+    env.timeouts = Timeouts::parse("api=600").unwrap();
+    let plan = env.plan(ONE).await;
+    env.world
         .add_fault(Fault::new(Call::any(), FaultKind::Status(595)));
-    assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
+    assert_eq!(env.execute(&plan).await, RunOutcome::Failed);
     let waited = {
-        let events = lab.ear.0.lock().unwrap();
+        let events = env.events.0.lock().unwrap();
         events.iter().any(|event| {
-            matches!(&event.what, What::Waiting { what, .. } if what.starts_with("an answer"))
+            matches!(&event.kind, EventKind::Waiting { what, .. } if what.starts_with("an answer"))
         })
     };
     assert!(waited, "it is shown what is waited for");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_for_a_host_that_is_away_ends_when_a_person_asks() {
-    let mut lab = lab(6);
-    lab.timeouts = Timeouts::parse("api=80000").unwrap();
-    let plan = lab.plan(ONE).await;
-    lab.world
+async fn a_wait_for_an_unreachable_host_ends_when_a_stop_is_requested() {
+    let mut env = env(6);
+    env.timeouts = Timeouts::parse("api=80000").unwrap();
+    let plan = env.plan(ONE).await;
+    env.world
         .add_fault(Fault::new(Call::any(), FaultKind::Status(595)));
     let (ask, interrupt) = Interrupt::new();
-    let operator = lab.operator();
+    let operator = env.operator();
     let asking = async {
-        waiting_for(&lab, "an answer").await;
-        ask.ask();
+        waiting_for(&env, "an answer").await;
+        ask.request();
     };
-    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
-    assert_eq!(ended.unwrap().1, Ending::Stopped);
-    lab.world.clear_faults();
+    let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
+    env.world.clear_faults();
     let (_ask, interrupt) = Interrupt::new();
-    let run = lab.last_run();
-    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, Ending::Done);
+    let run = env.last_run();
+    let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, RunOutcome::Done);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_for_an_answer_that_never_comes_ends_when_a_person_asks() {
-    let lab = lab(6);
-    let plan = lab.plan(ONE).await;
+async fn a_wait_for_an_answer_ends_when_a_stop_is_requested() {
+    let env = env(6);
+    let plan = env.plan(ONE).await;
     let call = Call::any().method("POST").path("/qemu");
-    lab.world.add_fault(Fault::new(call, FaultKind::Timeout));
+    env.world.add_fault(Fault::new(call, FaultKind::Timeout));
     let (ask, interrupt) = Interrupt::new();
-    let operator = lab.operator();
+    let operator = env.operator();
     let asking = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        ask.ask();
+        ask.request();
     };
-    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
-    assert_eq!(ended.unwrap().1, Ending::Stopped);
+    let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
 }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use homestak_engine::ports::{Class, PortError, Sent};
+use homestak_engine::ports::{ErrorClass, PortError, Sent};
 
 /// How many lines of a program's output are kept.
 pub(super) const LAST_LINES: usize = 12;
@@ -163,15 +163,15 @@ impl ImageError {
     /// Makes the port's error of it.
     pub fn into_port_error(self, doing: &str) -> PortError {
         let class = match &self {
-            Self::Unknown { .. } | Self::Absent { .. } => Class::Missing,
+            Self::Unknown { .. } | Self::Absent { .. } => ErrorClass::Missing,
             Self::NotRoot { .. }
             | Self::Missing { .. }
             | Self::Full { .. }
             | Self::Untrusted { .. }
-            | Self::Failed { .. } => Class::Refused,
-            Self::Unreachable { .. } => Class::Unreachable { sent: Sent::No },
-            Self::InUse { .. } => Class::Busy,
-            Self::File { .. } => Class::Broken,
+            | Self::Failed { .. } => ErrorClass::Refused,
+            Self::Unreachable { .. } => ErrorClass::Unreachable { sent: Sent::No },
+            Self::InUse { .. } => ErrorClass::Busy,
+            Self::File { .. } => ErrorClass::Broken,
         };
         PortError {
             class,

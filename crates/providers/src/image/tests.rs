@@ -276,7 +276,7 @@ async fn an_unknown_image_is_told_with_the_known_ones() {
     assert_eq!(error.to_string(), "there is no image `debian-11`");
     assert!(error.hint().contains("debian-12, debian-13"));
     let port = error.into_port_error("make an image");
-    assert_eq!(port.class, homestak_engine::ports::Class::Missing);
+    assert_eq!(port.class, homestak_engine::ports::ErrorClass::Missing);
 }
 
 #[tokio::test]

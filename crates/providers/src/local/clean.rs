@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use homestak_api::durable::TEMPORARY;
-use homestak_engine::ports::{GuestUuid, Halt, PortError};
+use homestak_engine::ports::{GuestUuid, PortError, StopMode};
 
 use super::lifecycle::link;
 use super::{Local, cgroup, container, error, lease, net, node, saved_machine};
@@ -119,7 +119,7 @@ impl Local {
             Leftover::Cgroup(part) => {
                 let group =
                     cgroup::Cgroup::new(self.hierarchies.clone(), self.instance.name(), part);
-                container::stop(&group, Halt::Now);
+                container::stop(&group, StopMode::Now);
                 group.remove();
                 Ok(())
             }
@@ -176,7 +176,10 @@ impl Local {
     /// Stops and removes a node, whatever manifest it is of.
     pub fn remove(&self, node: &super::Node) -> Result<(), PortError> {
         let guest = node.reference(super::HOST);
-        self.stop_node(&guest, Halt::Graceful(std::time::Duration::from_secs(10)))?;
+        self.stop_node(
+            &guest,
+            StopMode::Graceful(std::time::Duration::from_secs(10)),
+        )?;
         self.destroy_node(&guest)
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use homestak_engine::ports::{Halt, PortError};
+use homestak_engine::ports::{PortError, StopMode};
 use rustix::process::{Pid, Signal};
 
 use super::cgroup::{Cgroup, ResourceLimits};
@@ -225,8 +225,8 @@ fn own_depth() -> usize {
 }
 
 /// Brings a node to a halt. Returns what was heard meanwhile to be waited for.
-pub(super) fn stop(group: &Cgroup, halt: Halt) {
-    if let Halt::Graceful(patience) = halt {
+pub(super) fn stop(group: &Cgroup, halt: StopMode) {
+    if let StopMode::Graceful(patience) = halt {
         let is_nspawn = |pid: &&Pid| comm(**pid) == "systemd-nspawn";
         let processes = group.processes();
         // It passes the wish on to the node's first process.

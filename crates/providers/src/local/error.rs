@@ -4,7 +4,7 @@
 //! Never: an error without the thing it happened to.
 
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Class, PortError};
+use homestak_engine::ports::{ErrorClass, PortError};
 
 use crate::process::ProgramError;
 
@@ -17,8 +17,8 @@ pub(super) fn io(doing: &str, error: &std::io::Error) -> PortError {
     };
     let class = match error.kind() {
         // A lock that someone else has.
-        std::io::ErrorKind::TimedOut => Class::Busy,
-        _ => Class::Refused,
+        std::io::ErrorKind::TimedOut => ErrorClass::Busy,
+        _ => ErrorClass::Refused,
     };
     PortError {
         class,
@@ -38,7 +38,7 @@ pub(super) fn program(doing: &str, error: &ProgramError) -> PortError {
 /// What was named is not there.
 pub(super) fn missing(doing: &str, detail: impl Into<ForeignText>) -> PortError {
     PortError {
-        class: Class::Missing,
+        class: ErrorClass::Missing,
         ..PortError::refused(doing, detail, "")
     }
 }

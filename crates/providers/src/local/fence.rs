@@ -63,8 +63,8 @@ impl Instance {
 
 #[cfg(test)]
 mod tests {
-    use homestak_engine::context::fenced;
-    use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Provider as _};
+    use homestak_engine::context::with_fence;
+    use homestak_engine::ports::{ErrorClass, GuestKind, GuestRef, GuestUuid, Provider as _};
 
     use super::*;
     use crate::local::{Local, LocalSettings};
@@ -99,7 +99,7 @@ mod tests {
             let admitted = instance().admit(&fence(scope, number));
             assert_eq!(admitted.is_ok(), good, "{scope} {number}");
             let class = admitted.err().map(|error| error.class);
-            assert!(class.is_none_or(|class| class == Class::Refused));
+            assert!(class.is_none_or(|class| class == ErrorClass::Refused));
         }
         // The directory is still ours, and goes when nothing else is in it.
         fs_err::remove_file(root.path().join("local/.homestak-local")).expect("there");
@@ -124,15 +124,17 @@ mod tests {
             error.is_some_and(|error| error.detail.contains("was taken from it"))
         };
         // Nothing is there, so nothing happens; only the number is seen.
-        let newer = fenced(Some(fence("a", 7)), local.start(&guest)).await;
+        let newer = with_fence(Some(fence("a", 7)), local.start(&guest)).await;
         assert!(!lost(newer.err()));
         let old = || Some(fence("a", 6));
-        assert!(lost(fenced(old(), local.start(&guest)).await.err()));
-        assert!(lost(fenced(old(), local.destroy(&guest)).await.err()));
+        assert!(lost(with_fence(old(), local.start(&guest)).await.err()));
+        assert!(lost(with_fence(old(), local.destroy(&guest)).await.err()));
         assert!(lost(
-            fenced(old(), local.lease(&guest.uuid, None)).await.err()
+            with_fence(old(), local.lease(&guest.uuid, None))
+                .await
+                .err()
         ));
-        fenced(old(), local.observe()).await.expect("looked");
+        with_fence(old(), local.observe()).await.expect("looked");
         // A host inside a node is told the number.
         let call = crate::local::RemoteCall {
             fence: old(),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use homestak_api::limit::monotonic;
 use homestak_engine::ports::{
-    DiskSource, Gib, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, NewIdentity, PortError, Remark,
+    DiskSource, Gib, GuestKind, GuestRef, GuestUuid, NewGuest, NewIdentity, PortError,
+    ProviderEvent, StopMode,
 };
 
 use super::emulator::Accel;
@@ -221,8 +222,8 @@ impl Local {
         };
         let say = |what: &str| {
             if let Some(listener) = &self.listener {
-                let remark = Remark::Waiting(format!("{}: {what}", node.image));
-                listener.hear(Some(&node.uuid), remark);
+                let remark = ProviderEvent::Waiting(format!("{}: {what}", node.image));
+                listener.report(Some(&node.uuid), remark);
             }
         };
         let saved = saved_machine::ensure(
@@ -367,7 +368,7 @@ impl Local {
         node::change(&self.instance, &node)
     }
 
-    pub(super) fn stop_node(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+    pub(super) fn stop_node(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError> {
         let _node = self.lock(&guest.uuid)?;
         let Some(node) = node::of(&self.instance, guest)? else {
             return Ok(());
@@ -376,7 +377,7 @@ impl Local {
             let directory = self.instance.node(&node.uuid);
             // One that does not know who it is yet has nothing to end well.
             let halt = match machine::awaits_identity(&directory) {
-                true => Halt::Now,
+                true => StopMode::Now,
                 false => halt,
             };
             machine::stop(&directory, &self.group(node.vmid), halt);
@@ -392,7 +393,7 @@ impl Local {
         }
     }
 
-    pub(super) fn halt(&self, vmid: u32, halt: Halt) {
+    pub(super) fn halt(&self, vmid: u32, halt: StopMode) {
         let group = self.group(vmid);
         container::stop(&group, halt);
         group.remove();
@@ -417,7 +418,7 @@ impl Local {
                         "stop it first",
                     ));
                 }
-                self.halt(node.vmid, Halt::Now);
+                self.halt(node.vmid, StopMode::Now);
                 if node::is_held(&self.instance.node(&node.uuid)) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::lock::lock;
-use homestak_engine::context::waits_for;
+use homestak_engine::context::report_waiting;
 
 use crate::private;
 
@@ -34,7 +34,7 @@ impl Lock {
                 .mode(0o600)
                 .open(path)?;
             private::close(path, 0o600)?;
-            lock(file.file(), within, waits_for)?;
+            lock(file.file(), within, report_waiting)?;
             // The last one removes lock files: only the one that others find counts.
             if is_same(&file, path) {
                 return Ok(Self { _file: file });
@@ -54,7 +54,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use homestak_api::runtime::stoppable;
-    use homestak_engine::ports::{Class, GuestUuid, Provider as _};
+    use homestak_engine::ports::{ErrorClass, GuestUuid, Provider as _};
 
     use super::*;
     use crate::local::{Instance, Local, LocalSettings};
@@ -92,7 +92,7 @@ mod tests {
             local.lease(&guest, None).await
         };
         let error = lease(1).await.expect_err("held");
-        assert_eq!(error.class, Class::Busy);
+        assert_eq!(error.class, ErrorClass::Busy);
         let text = error.to_string();
         let own = format!("locked by process {} (", std::process::id());
         assert!(text.contains("realm.lock") && text.contains(&own), "{text}");

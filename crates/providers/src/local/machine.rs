@@ -9,7 +9,7 @@ use std::time::Duration;
 use homestak_api::durable::{self, Access};
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Halt, Next, PortError, Seed};
+use homestak_engine::ports::{NextAction, PortError, Seed, StopMode};
 use serde_json::{Value as Json, json};
 
 use super::cgroup::{Cgroup, ResourceLimits};
@@ -206,7 +206,7 @@ impl MachineStarter<'_> {
         let log = super::console_tail(&self.directory, 8);
         Err(PortError {
             log: log.iter().map(|line| ForeignText::line(line)).collect(),
-            next: Next::NewPlan,
+            next: NextAction::NewPlan,
             ..PortError::refused(
                 &self.doing(),
                 format!("the machine was not {what} ({last})"),
@@ -217,8 +217,8 @@ impl MachineStarter<'_> {
 }
 
 /// Brings a machine to a halt: its button is pressed, then it is switched off.
-pub(super) fn stop(directory: &Path, group: &Cgroup, halt: Halt) {
-    if let Halt::Graceful(patience) = halt {
+pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
+    if let StopMode::Graceful(patience) = halt {
         let mut left = patience;
         while !left.is_zero() {
             if let Ok(mut qmp) = Qmp::open(directory) {
@@ -237,7 +237,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: Halt) {
         let _ = qmp.execute("quit", &Json::Null);
         container::ended(group, Duration::from_secs(1));
     }
-    container::stop(group, Halt::Now);
+    container::stop(group, StopMode::Now);
 }
 
 /// Takes away what it was told: the CD is taken out and thrown away.

@@ -35,8 +35,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Bytes, GuestRef, GuestUuid, Inventory, Leased, Listener, Next, ObservedGuest, ObservedHost,
-    PortError, Remark,
+    AddressLease, Bytes, GuestRef, GuestUuid, Inventory, NextAction, ObservedGuest, ObservedHost,
+    PortError, ProgressListener, ProviderEvent,
 };
 
 pub use clean::Leftover;
@@ -84,7 +84,7 @@ pub struct Local {
     images: Images,
     settings: LocalSettings,
     hierarchies: Hierarchies,
-    listener: Option<Arc<dyn Listener>>,
+    listener: Option<Arc<dyn ProgressListener>>,
     warned: Arc<Mutex<BTreeSet<String>>>,
     isolated: Arc<OnceLock<Result<(), String>>>,
     /// When this process last made the network, by the monotonic clock.
@@ -108,7 +108,7 @@ impl Local {
 
     /// Lets someone hear what is being done.
     #[must_use]
-    pub fn listening(mut self, listener: Arc<dyn Listener>) -> Self {
+    pub fn listening(mut self, listener: Arc<dyn ProgressListener>) -> Self {
         self.listener = Some(listener);
         self
     }
@@ -176,7 +176,7 @@ impl Local {
         let mut said = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         let first = said.insert(text.to_owned());
         if let Some(listener) = self.listener.as_ref().filter(|_| first) {
-            listener.hear(None, Remark::Warning(text.to_owned()));
+            listener.report(None, ProviderEvent::Warning(text.to_owned()));
         }
     }
 
@@ -221,7 +221,7 @@ impl Local {
         &self,
         uuid: &GuestUuid,
         asked: Option<std::net::IpAddr>,
-    ) -> Result<Option<Leased>, PortError> {
+    ) -> Result<Option<AddressLease>, PortError> {
         if self.is_attached() {
             // Addresses are given out by the host that this one is inside of.
             return Ok(None);
@@ -229,7 +229,7 @@ impl Local {
         let _turn = self.instance.lock()?;
         let network = net::choose(&self.instance)?;
         let address = lease::take(&self.instance, &network, uuid, asked)?;
-        Ok(Some(Leased {
+        Ok(Some(AddressLease {
             address: address.into(),
             prefix: network.prefix(),
             gateway: network.gateway().into(),
@@ -243,7 +243,7 @@ impl Local {
             let log = self.console(&node, 8).into_iter().map(Into::into).collect();
             return Err(PortError {
                 log,
-                next: Next::NewPlan,
+                next: NextAction::NewPlan,
                 ..PortError::refused(
                     &format!("reach `{}`", node.name),
                     "it has ended",

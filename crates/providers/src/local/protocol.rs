@@ -3,11 +3,11 @@
 //! In: calls of the port. Out: the same on the other side.
 //! Never: a call that the port does not have.
 
-use homestak_engine::context::fenced;
+use homestak_engine::context::with_fence;
 use homestak_engine::journal::Fence;
 use homestak_engine::ports::{
-    Capabilities, Gib, GuestRef, Halt, ImageWanted, Inventory, Mib, NewGuest, NewIdentity,
-    ObservedGuest, PortError, Provider as _,
+    Capabilities, Gib, GuestRef, ImageRequest, Inventory, Mib, NewGuest, NewIdentity,
+    ObservedGuest, PortError, Provider as _, StopMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,13 +45,13 @@ pub enum RemoteRequest {
     /// Other CPUs and memory.
     Reshape(GuestRef, u32, Mib),
     /// Bring it to a halt.
-    Stop(GuestRef, Halt),
+    Stop(GuestRef, StopMode),
     /// Remove it.
     Destroy(GuestRef),
     /// Give it another identity.
     Reidentify(GuestRef, NewIdentity),
     /// Is an image there.
-    HasImage(ImageWanted),
+    HasImage(ImageRequest),
 }
 
 /// An answer.
@@ -79,7 +79,7 @@ pub enum RemoteReply {
 impl Local {
     /// Carries out a call that came from elsewhere.
     pub async fn handle(&self, call: RemoteCall) -> RemoteReply {
-        let done = fenced(call.fence, self.execute(call.request)).await;
+        let done = with_fence(call.fence, self.execute(call.request)).await;
         done.unwrap_or_else(RemoteReply::Failed)
     }
 

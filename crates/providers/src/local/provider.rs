@@ -11,8 +11,9 @@ use async_trait::async_trait;
 use homestak_api::runtime::leavable;
 use homestak_engine::context::{self, fence};
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased,
-    Mib, NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Reach, Remark,
+    AddressLease, Capabilities, ErrorClass, Gib, GuestAddress, GuestKind, GuestRef, GuestUuid,
+    ImageRequest, Inventory, Mib, NewGuest, NewIdentity, ObservedGuest, PortError, Provider,
+    ProviderEvent, StopMode,
 };
 
 use super::{Local, VmEngine, image_name, kvm};
@@ -41,7 +42,7 @@ impl Local {
         call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
     ) -> Result<T, PortError> {
         let own = self.clone();
-        context::off("ask the local host", move || call(&own)).await
+        context::run_blocking("ask the local host", move || call(&own)).await
     }
 
     /// The same for a call that changes something, unless another has taken the lease of the run.
@@ -83,7 +84,7 @@ impl Provider for Local {
         &self,
         uuid: &GuestUuid,
         asked: Option<IpAddr>,
-    ) -> Result<Option<Leased>, PortError> {
+    ) -> Result<Option<AddressLease>, PortError> {
         let uuid = uuid.clone();
         self.change_off(move |local| local.lease_address(&uuid, asked))
             .await
@@ -100,10 +101,10 @@ impl Provider for Local {
         self.change_off(move |local| local.start_node(&guest)).await
     }
 
-    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError> {
         let guest = guest.clone();
         let found = self.off(move |local| local.find_address(&guest)).await;
-        found.map(Reach::from)
+        found.map(GuestAddress::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
@@ -129,7 +130,7 @@ impl Provider for Local {
         .await
     }
 
-    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+    async fn stop(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError> {
         let guest = guest.clone();
         // A guest that was asked to shut down does so whether or not anyone waits for it.
         leavable(
@@ -151,7 +152,7 @@ impl Provider for Local {
             .await
     }
 
-    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+    async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError> {
         let name = image_name(&image.file);
         if !Images::is_known(name) {
             return Err(unknown(name));
@@ -164,12 +165,12 @@ impl Provider for Local {
         .await
     }
 
-    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+    async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
         let name = image_name(&image.file);
         let say = |text: &str| {
             if let Some(listener) = &self.listener {
                 let (name, what) = (name.to_owned(), text.to_owned());
-                listener.hear(None, Remark::Image { name, what });
+                listener.report(None, ProviderEvent::Image { name, what });
             }
         };
         self.change_off(|local| local.instance.claim()).await?;
@@ -190,7 +191,7 @@ impl Provider for Local {
 
 fn unknown(name: &str) -> PortError {
     PortError {
-        class: Class::Missing,
+        class: ErrorClass::Missing,
         ..PortError::refused(
             &format!("find the image `{name}`"),
             format!(

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use homestak_core::foreign::{ForeignText, escape_json};
 use homestak_engine::context::fence;
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased, Mib,
-    NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Reach, Sent,
+    AddressLease, Capabilities, ErrorClass, Gib, GuestAddress, GuestRef, GuestUuid, ImageRequest,
+    Inventory, Mib, NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Sent, StopMode,
 };
 
 use super::protocol::{RemoteCall, RemoteReply, RemoteRequest};
@@ -55,7 +55,7 @@ impl RemoteHost {
             Ok(RemoteReply::Failed(error)) => Err(error),
             Ok(reply) => Ok(reply),
             Err(error) => Err(PortError {
-                class: Class::Unreachable { sent: Sent::Maybe },
+                class: ErrorClass::Unreachable { sent: Sent::Maybe },
                 ..PortError::refused(doing, format!("its answer makes no sense ({error})"), "")
             }),
         }
@@ -105,7 +105,7 @@ impl Provider for RemoteHost {
         &self,
         uuid: &GuestUuid,
         asked: Option<IpAddr>,
-    ) -> Result<Option<Leased>, PortError> {
+    ) -> Result<Option<AddressLease>, PortError> {
         self.outermost.lease(uuid, asked).await
     }
 
@@ -118,10 +118,10 @@ impl Provider for RemoteHost {
         self.done(RemoteRequest::Start(guest.clone())).await
     }
 
-    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError> {
         let request = RemoteRequest::Address(guest.clone());
         let found = expect!(self.ask(request).await?, RemoteReply::Address);
-        found.map(Reach::from)
+        found.map(GuestAddress::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
@@ -138,7 +138,7 @@ impl Provider for RemoteHost {
             .await
     }
 
-    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+    async fn stop(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError> {
         self.done(RemoteRequest::Stop(guest.clone(), halt)).await
     }
 
@@ -154,7 +154,7 @@ impl Provider for RemoteHost {
         self.outermost.reidentify(guest, to).await
     }
 
-    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+    async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError> {
         if !self.outermost.has_image(image).await? {
             return Ok(false);
         }
@@ -164,7 +164,7 @@ impl Provider for RemoteHost {
         )
     }
 
-    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+    async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
         // Every host inside sees the images of the outermost.
         self.outermost.ensure_image(image).await
     }

@@ -4,7 +4,7 @@
 //! Never: a spec or a part of it.
 
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Class, Next, PortError, Sent};
+use homestak_engine::ports::{ErrorClass, NextAction, PortError, Sent};
 
 use crate::ssh::{Output, SshError};
 
@@ -83,23 +83,23 @@ impl PushError {
 
     /// Returns it as an error of a port.
     pub fn to_port_error(&self, doing: &str) -> PortError {
-        let repeat = |class, hint| (class, hint, Next::Repeat);
+        let repeat = |class, hint| (class, hint, NextAction::Repeat);
         let (class, hint, next) = match self {
             Self::Ssh(error) => return error.to_port_error(doing),
             Self::NoAgent { .. } => repeat(
-                Class::Refused,
+                ErrorClass::Refused,
                 "it lies beside homestak; `cargo build --release --package homestak-agent` makes it",
             ),
-            Self::Corrupted | Self::UnexpectedExit { .. } => repeat(Class::Broken, ""),
+            Self::Corrupted | Self::UnexpectedExit { .. } => repeat(ErrorClass::Broken, ""),
             Self::NotRoot { .. } => repeat(
-                Class::Refused,
+                ErrorClass::Refused,
                 "the driver's user needs a rule `NOPASSWD: ALL` of sudo on the node",
             ),
             Self::Agent { word, .. } => class_of(word),
-            Self::Lost { .. } => repeat(Class::Unreachable { sent: Sent::Maybe }, LEARN),
+            Self::Lost { .. } => repeat(ErrorClass::Unreachable { sent: Sent::Maybe }, LEARN),
             // Another try would take as long.
             Self::Abandoned | Self::LimitExceeded { .. } | Self::Silent { .. } => {
-                repeat(Class::Refused, LEARN)
+                repeat(ErrorClass::Refused, LEARN)
             }
         };
         PortError {
@@ -114,32 +114,32 @@ impl PushError {
 const LEARN: &str = "the node goes on by itself; `homestak manifest resume` learns what came of it";
 
 /// What can be done about an error of the agent.
-fn class_of(word: &str) -> (Class, &'static str, Next) {
+fn class_of(word: &str) -> (ErrorClass, &'static str, NextAction) {
     let (class, hint) = match word {
-        "busy" | "unconfirmed" => return (Class::Busy, "", Next::Repeat),
+        "busy" | "unconfirmed" => return (ErrorClass::Busy, "", NextAction::Repeat),
         "partly_refused" => (
-            Class::Partly,
+            ErrorClass::Partly,
             "correct that on the node or in the spec, and apply again",
         ),
         "no_earlier_spec" => (
-            Class::Refused,
+            ErrorClass::Refused,
             "put the spec back in the site, and apply again",
         ),
         "reverted" => (
-            Class::Refused,
+            ErrorClass::Refused,
             "the node is as it was before; correct the spec, and apply again",
         ),
         _ => (
-            Class::Refused,
+            ErrorClass::Refused,
             "correct the spec or the node, and apply again; what was done is not done twice",
         ),
     };
-    (class, hint, Next::NewPlan)
+    (class, hint, NextAction::NewPlan)
 }
 
 #[cfg(test)]
 mod tests {
-    use homestak_engine::journal::Trouble;
+    use homestak_engine::journal::StepError;
 
     use super::*;
 
@@ -150,14 +150,14 @@ mod tests {
                 word: word.to_owned(),
                 message: "no".into(),
             };
-            Trouble::from(&error.to_port_error("configure `web`"))
+            StepError::from(&error.to_port_error("configure `web`"))
         };
         for word in ["packages", "reverted", "no_earlier_spec"] {
             assert!(trouble(word).needs_new_plan(), "{word}");
         }
         assert!(!trouble("busy").needs_new_plan());
         let unknown = PushError::Ssh(SshError::HostKeyUnknown).to_port_error("configure `web`");
-        assert!(Trouble::from(&unknown).needs_new_plan());
+        assert!(StepError::from(&unknown).needs_new_plan());
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
             };
             error.to_port_error("configure").class
         };
-        assert_eq!(class("partly_refused"), Class::Partly);
-        assert_eq!(class("refused"), Class::Refused);
+        assert_eq!(class("partly_refused"), ErrorClass::Partly);
+        assert_eq!(class("refused"), ErrorClass::Refused);
     }
 }

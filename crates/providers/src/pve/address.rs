@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use homestak_engine::ports::{GuestKind, GuestRef, Reach};
+use homestak_engine::ports::{GuestAddress, GuestKind, GuestRef};
 use serde_json::Value;
 
 use super::boot::SOON;
@@ -16,7 +16,7 @@ use super::requests::{CT_INTERFACES, VM_INTERFACES};
 
 impl Pve {
     /// Looks once for the address of a guest's first network card.
-    pub(super) async fn find_address(&self, guest: &GuestRef) -> Result<Reach, PveError> {
+    pub(super) async fn find_address(&self, guest: &GuestRef) -> Result<GuestAddress, PveError> {
         // A container is asked through its host, which answers at once.
         if guest.kind == GuestKind::Ct {
             return self.ask_address(guest).await;
@@ -26,23 +26,23 @@ impl Pve {
             match self.boots.ask(&guest.host, &guest.uuid, now).await {
                 Ok(question) => break question,
                 Err(left) if left <= SOON => self.clock.sleep(left).await,
-                Err(_) => return Ok(Reach::NoAgent),
+                Err(_) => return Ok(GuestAddress::NoAgent),
             }
         };
         let found = self.ask_address(guest).await;
         // A host that does not answer says nothing about the guest.
         if let Ok(found) = &found {
-            question.record(*found != Reach::NoAgent, self.clock.now());
+            question.record(*found != GuestAddress::NoAgent, self.clock.now());
         }
         found
     }
 
-    async fn ask_address(&self, guest: &GuestRef) -> Result<Reach, PveError> {
+    async fn ask_address(&self, guest: &GuestRef) -> Result<GuestAddress, PveError> {
         let SearchResult::Ours(located) = self.find(guest).await? else {
-            return Ok(Reach::NoAddress);
+            return Ok(GuestAddress::NoAddress);
         };
         let Some(mac) = located.config.mac() else {
-            return Ok(Reach::NoAddress);
+            return Ok(GuestAddress::NoAddress);
         };
         let call = by_kind(located.kind, &VM_INTERFACES, &CT_INTERFACES)
             .at("node", &located.node)
@@ -51,7 +51,7 @@ impl Pve {
             Ok(data) => Ok(address_of(located.kind, &data, &mac).into()),
             // Not yet: off, or its agent has not started.
             Err(error) if matches!(error.reason, Reason::NoAgent | Reason::NotRunning) => {
-                Ok(Reach::NoAgent)
+                Ok(GuestAddress::NoAgent)
             }
             Err(error) => Err(error),
         }

@@ -4,7 +4,7 @@
 //! available, never its size less its use. Memory that others use does not count, for that may be
 //! shared.
 
-use homestak_engine::ports::{Bytes, Class, Inventory, NewGuest};
+use homestak_engine::ports::{Bytes, ErrorClass, Inventory, NewGuest};
 use serde_json::Value;
 
 use super::client::{Pve, named};
@@ -96,8 +96,10 @@ fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result
             "is disabled"
         };
         let detail = format!("{storage} on {host} {why}");
-        return Err(PveError::new(Class::Refused, Reason::NoStorage, detail)
-            .with_hint(inactive_fix(host, storage, state)));
+        return Err(
+            PveError::new(ErrorClass::Refused, Reason::NoStorage, detail)
+                .with_hint(inactive_fix(host, storage, state)),
+        );
     }
     let wanted = Bytes::from(guest.disk);
     if let Some(free) = state.available.filter(|free| *free < wanted) {
@@ -122,7 +124,7 @@ pub(super) fn inactive_fix(host: &str, storage: &str, state: StorageState) -> St
 }
 
 fn capacity_error(detail: String, hint: &str) -> PveError {
-    PveError::new(Class::Refused, Reason::Full, detail).with_hint(hint)
+    PveError::new(ErrorClass::Refused, Reason::Full, detail).with_hint(hint)
 }
 
 /// Writes bytes as GiB with one digit, rounded down.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use homestak_api::runtime::{LeavableClock, SharedClock};
-use homestak_engine::ports::{Class, GuestId, GuestKind, Listener, PortError};
+use homestak_engine::ports::{ErrorClass, GuestId, GuestKind, PortError, ProgressListener};
 use serde_json::Value;
 
 use super::boot::BootSchedule;
@@ -90,7 +90,7 @@ impl Pve {
 
     /// Has someone listen to what is said while it works.
     #[must_use]
-    pub fn listening(mut self, listener: Arc<dyn Listener>) -> Self {
+    pub fn listening(mut self, listener: Arc<dyn ProgressListener>) -> Self {
         self.notifier = Notifier::to(listener);
         self.limiter.notifier = self.notifier.clone();
         self.transport.notifier = self.notifier.clone();
@@ -122,7 +122,7 @@ impl Pve {
         let now = self.clock.now().as_second();
         if now < self.no_quorum_until.load(Ordering::Relaxed) {
             return Err(PveError::new(
-                Class::Busy,
+                ErrorClass::Busy,
                 Reason::NoQuorum,
                 "the cluster has no quorum",
             ));

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, DiskSource, GuestId, GuestKind, GuestRef, NewGuest};
+use homestak_engine::ports::{DiskSource, ErrorClass, GuestId, GuestKind, GuestRef, NewGuest};
 
 use super::client::{Pve, name_of, named};
 use super::concurrency::PermitOutcome;
@@ -73,7 +73,11 @@ impl Pve {
             };
         }
         let detail = format!("{IDS} ids were taken by others in a row");
-        Err(PveError::new(Class::Busy, Reason::AlreadyExists, detail))
+        Err(PveError::new(
+            ErrorClass::Busy,
+            Reason::AlreadyExists,
+            detail,
+        ))
     }
 
     /// Says whose an id is. A guest whose tags were removed was given up, whatever else it carries.
@@ -82,7 +86,7 @@ impl Pve {
         let Some(located) = there.filter(|located| located.is_disowned(&guest.uuid)) else {
             let name = name_of(guest.kind, vmid, &guest.host);
             let detail = format!("the id of {name} belongs to another guest");
-            let error = PveError::new(Class::Refused, Reason::AlreadyExists, detail);
+            let error = PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail);
             return Ok(error.with_hint("choose another vmid, or leave it open"));
         };
         let tags = quirks::render_tags(&metadata(guest).tags(vmid));
@@ -113,8 +117,10 @@ impl Pve {
             SearchResult::Ours(other) if vmid != other.vmid.into() => {
                 let name = name_of(other.kind, other.vmid, &other.node);
                 let detail = format!("{name} carries the identity already; it is not changed");
-                return Err(PveError::new(Class::Refused, Reason::AlreadyExists, detail)
-                    .with_hint("if someone copied it, remove its tags `homestak*`"));
+                return Err(
+                    PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail)
+                        .with_hint("if someone copied it, remove its tags `homestak*`"),
+                );
             }
             SearchResult::NotFound => found,
             elsewhere => elsewhere,
@@ -126,7 +132,7 @@ impl Pve {
         super::vmid::choose(&guest.uuid, range, taken).ok_or_else(|| {
             let (start, end) = (range.start(), range.end());
             let detail = format!("every id from {start} to {end} is taken");
-            PveError::new(Class::Refused, Reason::AlreadyExists, detail)
+            PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail)
         })
     }
 
@@ -153,7 +159,7 @@ impl Pve {
                 (CreateOutcome::Absent, Ok(())) => {
                     let name = name_of(guest.kind, vmid, &guest.host);
                     let detail = format!("{name} was made and is not there");
-                    return Err(PveError::new(Class::Missing, Reason::NoConfig, detail)
+                    return Err(PveError::new(ErrorClass::Missing, Reason::NoConfig, detail)
                         .with_hint("someone else removed it; repeat"));
                 }
             }
@@ -184,7 +190,7 @@ impl Pve {
 fn numeric_id(id: GuestId) -> Result<u32, PveError> {
     id.number().ok_or_else(|| {
         let detail = format!("`{id}` is not a number, and guests of Proxmox VE have numbers");
-        PveError::new(Class::Refused, Reason::Other, detail)
+        PveError::new(ErrorClass::Refused, Reason::Other, detail)
     })
 }
 
@@ -273,7 +279,7 @@ pub(super) fn check_site(located: Located, guest: &NewGuest) -> Result<Located, 
         guest.site
     );
     let tags = quirks::render_tags(&metadata(guest).tags(located.vmid));
-    let error = PveError::new(Class::Refused, Reason::Other, detail);
+    let error = PveError::new(ErrorClass::Refused, Reason::Other, detail);
     Err(error.with_hint(format!("if it is the original, set its tags to {tags}")))
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, PowerState};
+use homestak_engine::ports::{ErrorClass, GuestKind, GuestRef, GuestUuid, PowerState};
 
 use super::client::{Pve, by_kind, name_of};
 use super::error::{PveError, Reason};
@@ -51,7 +51,7 @@ impl Pve {
                 Ok(()) => {
                     let name = name_of(located.kind, located.vmid, &located.node);
                     let detail = format!("{name} is still there after its removal");
-                    return Err(PveError::new(Class::Broken, Reason::Other, detail));
+                    return Err(PveError::new(ErrorClass::Broken, Reason::Other, detail));
                 }
                 Err(error) => return Err(error),
             }
@@ -78,7 +78,11 @@ impl Pve {
             SearchResult::Ours(located) => {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("{name} was created meanwhile");
-                Err(PveError::new(Class::Busy, Reason::AlreadyExists, detail))
+                Err(PveError::new(
+                    ErrorClass::Busy,
+                    Reason::AlreadyExists,
+                    detail,
+                ))
             }
             // What was stored may be in use by one of them.
             SearchResult::Duplicates(_) | SearchResult::Conflicting(_) => Ok(()),
@@ -112,9 +116,8 @@ impl Pve {
         if located.node != guest.host {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("{name} was on {} when its removal was planned", guest.host);
-            return Err(
-                PveError::new(Class::Refused, Reason::Other, detail).with_hint("make a new plan")
-            );
+            return Err(PveError::new(ErrorClass::Refused, Reason::Other, detail)
+                .with_hint("make a new plan"));
         }
         let Some(located) = self.wait_for_unlock(located).await? else {
             return Ok(None);
@@ -130,8 +133,10 @@ impl Pve {
         if located.config.flag("protection") {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("{name} is protected from removal");
-            return Err(PveError::new(Class::Refused, Reason::Protected, detail)
-                .with_hint("switch its protection off first, if it may really go"));
+            return Err(
+                PveError::new(ErrorClass::Refused, Reason::Protected, detail)
+                    .with_hint("switch its protection off first, if it may really go"),
+            );
         }
         Ok(Some(located))
     }
@@ -145,7 +150,7 @@ impl Pve {
             PowerState::Unknown => {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("whether {name} runs is unknown");
-                return Err(PveError::new(Class::Broken, Reason::Other, detail));
+                return Err(PveError::new(ErrorClass::Broken, Reason::Other, detail));
             }
         }
         let storage = located
@@ -237,7 +242,7 @@ impl Pve {
         if slot != SEED_SLOT {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("the seed of {name} was moved to {slot} by someone");
-            return Err(PveError::new(Class::Refused, Reason::Other, detail)
+            return Err(PveError::new(ErrorClass::Refused, Reason::Other, detail)
                 .with_hint(format!("eject {slot} by hand")));
         }
         let call = change_of(located)?.param(SEED_SLOT, "none,media=cdrom");

@@ -3,7 +3,7 @@
 //! In: where the guest is and a size. Out: the first disk is at least as large.
 //! Never: a relative size, which would grow twice when repeated; shrinking.
 
-use homestak_engine::ports::{Bytes, Class, Gib, GuestKind, GuestUuid};
+use homestak_engine::ports::{Bytes, ErrorClass, Gib, GuestKind, GuestUuid};
 
 use super::client::{Pve, by_kind, name_of, upid};
 use super::error::{PveError, Reason};
@@ -92,7 +92,7 @@ impl Pve {
             "grow it as root on {}: stop the container, then `e2fsck -f` and `resize2fs` of its volume",
             located.node
         );
-        Err(PveError::new(Class::Refused, Reason::Other, detail)
+        Err(PveError::new(ErrorClass::Refused, Reason::Other, detail)
             .with_log(log.clone())
             .with_hint(hint))
     }

@@ -4,7 +4,7 @@
 //! Never: a secret; a guess that something may be repeated: what is not in the table is refused.
 
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Class, Next, PortError, Sent};
+use homestak_engine::ports::{ErrorClass, NextAction, PortError, Sent};
 use serde_json::Value;
 
 use super::role::role_of;
@@ -81,7 +81,7 @@ pub enum Reason {
 #[error("{detail}")]
 pub struct PveError {
     /// What can be done about it.
-    pub class: Class,
+    pub class: ErrorClass,
     /// What was recognised.
     pub reason: Reason,
     /// What the other side said.
@@ -93,57 +93,57 @@ pub struct PveError {
 }
 
 /// One row: all of these texts occur in the message, and this is what it means.
-struct MessageRule(&'static [&'static str], Reason, Class, &'static str);
+struct MessageRule(&'static [&'static str], Reason, ErrorClass, &'static str);
 
-const MAYBE: Class = Class::Unreachable { sent: Sent::Maybe };
+const MAYBE: ErrorClass = ErrorClass::Unreachable { sent: Sent::Maybe };
 
 /// The first row that fits decides, so the narrow ones come first.
 #[rustfmt::skip]
 const TABLE: &[MessageRule] = &[
-    MessageRule(&["can't lock file", "got timeout"], Reason::Locked, Class::Busy, ""),
-    MessageRule(&["got lock request timeout"], Reason::Locked, Class::Busy, ""),
-    MessageRule(&["-locked command timed out"], Reason::Locked, Class::Busy, "the storage is slow: fewer copies at once, or linked clones"),
-    MessageRule(&["trying to acquire lock"], Reason::Locked, Class::Busy, ""),
-    MessageRule(&["is locked ("], Reason::Locked, Class::Busy, ""),
-    MessageRule(&["no quorum"], Reason::NoQuorum, Class::Busy, "bring back enough hosts of the cluster; `pvecm status` shows which vote"),
-    MessageRule(&["file change by other user"], Reason::DigestMismatch, Class::Busy, ""),
-    MessageRule(&["detected modified configuration"], Reason::DigestMismatch, Class::Busy, ""),
-    MessageRule(&["checksum mismatch: got"], Reason::ChecksumMismatch, Class::Refused, "the file is not what its checksum says: fetch it again, or correct the checksum"),
-    MessageRule(&["refusing to override existing file"], Reason::FileExists, Class::Refused, ""),
-    MessageRule(&["config file already exists"], Reason::AlreadyExists, Class::Refused, ""),
-    MessageRule(&["already exists on node"], Reason::AlreadyExists, Class::Refused, ""),
-    MessageRule(&["already running"], Reason::AlreadyRunning, Class::Refused, ""),
-    MessageRule(&["guest agent is not running"], Reason::NoAgent, Class::Busy, ""),
-    MessageRule(&["No QEMU guest agent configured"], Reason::NoAgent, Class::Refused, ""),
-    MessageRule(&["is running - destroy failed"], Reason::StillRunning, Class::Busy, ""),
-    MessageRule(&["container is running"], Reason::StillRunning, Class::Busy, ""),
-    MessageRule(&["not running"], Reason::NotRunning, Class::Refused, ""),
-    MessageRule(&["protection mode enabled"], Reason::Protected, Class::Refused, "switch the guest's protection off first, if it may really go"),
-    MessageRule(&["onfiguration file", "does not exist"], Reason::NoConfig, Class::Missing, ""),
-    MessageRule(&["unable to find configuration file for"], Reason::NoConfig, Class::Missing, ""),
-    MessageRule(&["volume '", "does not exist"], Reason::NoVolume, Class::Missing, ""),
-    MessageRule(&["failed to stat '"], Reason::NoVolume, Class::Missing, ""),
-    MessageRule(&["can't open '", "No such file"], Reason::NoVolume, Class::Missing, ""),
-    MessageRule(&["storage '", "does not exist"], Reason::NoStorage, Class::Missing, ""),
-    MessageRule(&["no such storage"], Reason::NoStorage, Class::Missing, ""),
-    MessageRule(&["is not available on node"], Reason::NoStorage, Class::Missing, ""),
-    MessageRule(&["hostname lookup '", "failed"], Reason::NoHost, Class::Missing, ""),
-    MessageRule(&["no such cluster node"], Reason::NoHost, Class::Missing, ""),
-    MessageRule(&["quit/powerdown failed"], Reason::ShutdownTimeout, Class::Busy, ""),
-    MessageRule(&["interrupted by signal"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
+    MessageRule(&["can't lock file", "got timeout"], Reason::Locked, ErrorClass::Busy, ""),
+    MessageRule(&["got lock request timeout"], Reason::Locked, ErrorClass::Busy, ""),
+    MessageRule(&["-locked command timed out"], Reason::Locked, ErrorClass::Busy, "the storage is slow: fewer copies at once, or linked clones"),
+    MessageRule(&["trying to acquire lock"], Reason::Locked, ErrorClass::Busy, ""),
+    MessageRule(&["is locked ("], Reason::Locked, ErrorClass::Busy, ""),
+    MessageRule(&["no quorum"], Reason::NoQuorum, ErrorClass::Busy, "bring back enough hosts of the cluster; `pvecm status` shows which vote"),
+    MessageRule(&["file change by other user"], Reason::DigestMismatch, ErrorClass::Busy, ""),
+    MessageRule(&["detected modified configuration"], Reason::DigestMismatch, ErrorClass::Busy, ""),
+    MessageRule(&["checksum mismatch: got"], Reason::ChecksumMismatch, ErrorClass::Refused, "the file is not what its checksum says: fetch it again, or correct the checksum"),
+    MessageRule(&["refusing to override existing file"], Reason::FileExists, ErrorClass::Refused, ""),
+    MessageRule(&["config file already exists"], Reason::AlreadyExists, ErrorClass::Refused, ""),
+    MessageRule(&["already exists on node"], Reason::AlreadyExists, ErrorClass::Refused, ""),
+    MessageRule(&["already running"], Reason::AlreadyRunning, ErrorClass::Refused, ""),
+    MessageRule(&["guest agent is not running"], Reason::NoAgent, ErrorClass::Busy, ""),
+    MessageRule(&["No QEMU guest agent configured"], Reason::NoAgent, ErrorClass::Refused, ""),
+    MessageRule(&["is running - destroy failed"], Reason::StillRunning, ErrorClass::Busy, ""),
+    MessageRule(&["container is running"], Reason::StillRunning, ErrorClass::Busy, ""),
+    MessageRule(&["not running"], Reason::NotRunning, ErrorClass::Refused, ""),
+    MessageRule(&["protection mode enabled"], Reason::Protected, ErrorClass::Refused, "switch the guest's protection off first, if it may really go"),
+    MessageRule(&["onfiguration file", "does not exist"], Reason::NoConfig, ErrorClass::Missing, ""),
+    MessageRule(&["unable to find configuration file for"], Reason::NoConfig, ErrorClass::Missing, ""),
+    MessageRule(&["volume '", "does not exist"], Reason::NoVolume, ErrorClass::Missing, ""),
+    MessageRule(&["failed to stat '"], Reason::NoVolume, ErrorClass::Missing, ""),
+    MessageRule(&["can't open '", "No such file"], Reason::NoVolume, ErrorClass::Missing, ""),
+    MessageRule(&["storage '", "does not exist"], Reason::NoStorage, ErrorClass::Missing, ""),
+    MessageRule(&["no such storage"], Reason::NoStorage, ErrorClass::Missing, ""),
+    MessageRule(&["is not available on node"], Reason::NoStorage, ErrorClass::Missing, ""),
+    MessageRule(&["hostname lookup '", "failed"], Reason::NoHost, ErrorClass::Missing, ""),
+    MessageRule(&["no such cluster node"], Reason::NoHost, ErrorClass::Missing, ""),
+    MessageRule(&["quit/powerdown failed"], Reason::ShutdownTimeout, ErrorClass::Busy, ""),
+    MessageRule(&["interrupted by signal"], Reason::Interrupted, ErrorClass::Busy, "someone stopped the task"),
     // It died with its daemon; what it had done by then only the guest or file itself tells.
     MessageRule(&["unexpected status"], Reason::TaskDied, MAYBE, "the task died with its daemon, so its outcome is unknown: look at what it was for, then repeat"),
-    MessageRule(&["received interrupt"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
-    MessageRule(&["No space left on device"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
-    MessageRule(&["not enough space"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
-    MessageRule(&["nly root"], Reason::OnlyRoot, Class::Refused, "no API token may do this, not even root's"),
-    MessageRule(&["invalid PVE ticket"], Reason::Unauthenticated, Class::Refused, ""),
-    MessageRule(&["got timeout"], Reason::Locked, Class::Busy, ""),
+    MessageRule(&["received interrupt"], Reason::Interrupted, ErrorClass::Busy, "someone stopped the task"),
+    MessageRule(&["No space left on device"], Reason::Full, ErrorClass::Refused, "make room in the storage, or choose another"),
+    MessageRule(&["not enough space"], Reason::Full, ErrorClass::Refused, "make room in the storage, or choose another"),
+    MessageRule(&["nly root"], Reason::OnlyRoot, ErrorClass::Refused, "no API token may do this, not even root's"),
+    MessageRule(&["invalid PVE ticket"], Reason::Unauthenticated, ErrorClass::Refused, ""),
+    MessageRule(&["got timeout"], Reason::Locked, ErrorClass::Busy, ""),
 ];
 
 impl PveError {
     /// Makes one.
-    pub fn new(class: Class, reason: Reason, detail: impl Into<ForeignText>) -> Self {
+    pub fn new(class: ErrorClass, reason: Reason, detail: impl Into<ForeignText>) -> Self {
         Self {
             class,
             reason,
@@ -155,12 +155,12 @@ impl PveError {
 
     /// Makes one for an answer that makes no sense.
     pub fn invalid_response(detail: impl Into<ForeignText>) -> Self {
-        Self::new(Class::Broken, Reason::InvalidResponse, detail)
+        Self::new(ErrorClass::Broken, Reason::InvalidResponse, detail)
     }
 
     /// Makes one for our own mistake.
     pub fn bug(detail: impl Into<ForeignText>) -> Self {
-        Self::new(Class::Bug, Reason::Bug, detail)
+        Self::new(ErrorClass::Bug, Reason::Bug, detail)
     }
 
     /// Adds what a person can do.
@@ -192,13 +192,13 @@ impl PveError {
     pub fn may_have_acted(&self) -> bool {
         matches!(
             self.class,
-            Class::Broken | Class::Unreachable { sent: Sent::Maybe }
+            ErrorClass::Broken | ErrorClass::Unreachable { sent: Sent::Maybe }
         )
     }
 
     /// Tells whether asking a question again may help.
     pub fn is_transient(&self) -> bool {
-        matches!(self.class, Class::Unreachable { .. })
+        matches!(self.class, ErrorClass::Unreachable { .. })
     }
 
     /// Turns it into what the engine sees.
@@ -210,9 +210,9 @@ impl PveError {
             log: self.log,
             hint: self.hint,
             next: if self.reason == Reason::Certificate {
-                Next::Trust
+                NextAction::Trust
             } else {
-                Next::default()
+                NextAction::default()
             },
         }
     }
@@ -228,7 +228,7 @@ pub fn classify_text(text: &str) -> PveError {
         Some(MessageRule(_, reason, class, hint)) => {
             PveError::new(*class, *reason, text).with_hint(*hint)
         }
-        None => PveError::new(Class::Refused, Reason::Other, text),
+        None => PveError::new(ErrorClass::Refused, Reason::Other, text),
     }
 }
 
@@ -245,21 +245,21 @@ pub fn classify(status: u16, phrase: &str, body: &[u8]) -> PveError {
     match status {
         400 => bad_parameters(text, json.as_ref()),
         401 => PveError::new(
-            Class::Refused,
+            ErrorClass::Refused,
             Reason::Unauthenticated,
             or(text, "not authenticated"),
         )
         .with_hint("check the token: `user@realm!name=secret`, not expired, user enabled"),
         403 => forbidden(text),
-        404 => PveError::new(Class::Missing, Reason::Other, or(text, "not found")),
+        404 => PveError::new(ErrorClass::Missing, Reason::Other, or(text, "not found")),
         408 | 502 | 504 | 595..=599 => PveError::new(
             MAYBE,
             Reason::Connection,
             format!("{status} {}", or(text, "the host behind did not answer")),
         ),
-        429 | 503 => PveError::new(Class::Busy, Reason::Other, or(text, "overloaded")),
+        429 | 503 => PveError::new(ErrorClass::Busy, Reason::Other, or(text, "overloaded")),
         501 => PveError::new(
-            Class::Refused,
+            ErrorClass::Refused,
             Reason::NotImplemented,
             or(text, "not implemented"),
         )
@@ -304,7 +304,7 @@ fn bad_parameters(text: &str, json: Option<&Value>) -> PveError {
     } else {
         Reason::BadParameter
     };
-    PveError::new(Class::Refused, reason, each.join("; "))
+    PveError::new(ErrorClass::Refused, reason, each.join("; "))
 }
 
 /// The path and privileges that a refusal names.
@@ -335,7 +335,7 @@ pub fn parse_forbidden(text: &str) -> Option<MissingPrivilege> {
 fn forbidden(text: &str) -> PveError {
     let text = or(text, "permission denied");
     if text.contains("root@pam") || text.contains("nly root") {
-        return PveError::new(Class::Refused, Reason::OnlyRoot, text)
+        return PveError::new(ErrorClass::Refused, Reason::OnlyRoot, text)
             .with_hint("only a login as root@pam may do this, no API token");
     }
     let hint = match parse_forbidden(text) {
@@ -352,7 +352,7 @@ fn forbidden(text: &str) -> PveError {
                  a token never has more than its user"
             .to_owned(),
     };
-    PveError::new(Class::Refused, Reason::Permission, text).with_hint(hint)
+    PveError::new(ErrorClass::Refused, Reason::Permission, text).with_hint(hint)
 }
 
 #[cfg(test)]

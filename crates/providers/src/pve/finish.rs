@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use homestak_engine::ports::{Class, GuestKind, GuestRef, NewGuest, NewIdentity};
+use homestak_engine::ports::{ErrorClass, GuestKind, GuestRef, NewGuest, NewIdentity};
 
 use super::client::{Pve, by_kind, name_of, named};
 use super::create::check_site;
@@ -32,7 +32,7 @@ impl Pve {
             .filter(|located| located.ownership(&guest.uuid) == Ownership::Ours)
             .ok_or_else(|| {
                 let detail = format!("{name} went away while it was being finished");
-                PveError::new(Class::Missing, Reason::NoConfig, detail)
+                PveError::new(ErrorClass::Missing, Reason::NoConfig, detail)
             })?;
         let located = check_site(located, guest)?;
         self.grow_disk_to(&located, &guest.uuid, guest.disk).await?;
@@ -60,7 +60,7 @@ impl Pve {
             })
             .ok_or_else(|| {
                 PveError::new(
-                    Class::Missing,
+                    ErrorClass::Missing,
                     Reason::NoConfig,
                     format!("{name} is not there any more"),
                 )

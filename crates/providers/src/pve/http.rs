@@ -13,7 +13,7 @@ use homestak_api::trust;
 use homestak_core::foreign::ForeignText;
 use homestak_engine::context;
 use homestak_engine::journal::Fence;
-use homestak_engine::ports::{Class, Sent};
+use homestak_engine::ports::{ErrorClass, Sent};
 use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -72,14 +72,14 @@ struct HostConnection {
 impl HostConnection {
     fn new(endpoint: &Endpoint, limits: &PveLimits) -> Result<Self, PveError> {
         let config = trust::client_config(&endpoint.trust).map_err(|error| {
-            PveError::new(Class::Refused, Reason::Certificate, format!("{error}"))
+            PveError::new(ErrorClass::Refused, Reason::Certificate, format!("{error}"))
         })?;
         let url = reqwest::Url::parse(&endpoint.url)
             .ok()
             .filter(|url| url.scheme() == "https" && url.has_host())
             .ok_or_else(|| {
                 let detail = format!("`{}` is not an https address", endpoint.url);
-                PveError::new(Class::Refused, Reason::Other, detail)
+                PveError::new(ErrorClass::Refused, Reason::Other, detail)
                     .with_hint("write it as https://host:8006")
             })?;
         let client = reqwest::Client::builder()
@@ -176,7 +176,7 @@ impl Transport {
             let again = match call.method() {
                 Method::Get => error.is_transient(),
                 Method::Post | Method::Put | Method::Delete => {
-                    error.class == Class::Unreachable { sent: Sent::No }
+                    error.class == ErrorClass::Unreachable { sent: Sent::No }
                 }
             };
             if !again || asked >= ATTEMPTS {
@@ -201,7 +201,7 @@ impl Transport {
         };
         match self.send_signed(connection, call).await {
             // The host may be reachable from the entry, when it is not from here.
-            Err(error) if error.class == (Class::Unreachable { sent: Sent::No }) => {
+            Err(error) if error.class == (ErrorClass::Unreachable { sent: Sent::No }) => {
                 connection
                     .down_until
                     .store(now + DOWN_SECONDS, Ordering::Relaxed);
@@ -352,7 +352,7 @@ async fn permit(semaphore: &Semaphore) -> Result<tokio::sync::SemaphorePermit<'_
 fn secret(text: &str) -> Result<HeaderValue, PveError> {
     let mut value = HeaderValue::from_str(text).map_err(|_| {
         PveError::new(
-            Class::Refused,
+            ErrorClass::Refused,
             Reason::Other,
             "the credential has odd characters",
         )
@@ -403,7 +403,7 @@ pub fn parse_response(body: &[u8]) -> Result<ApiResponse, PveError> {
 }
 
 fn lost(detail: impl Into<ForeignText>) -> PveError {
-    let class = Class::Unreachable { sent: Sent::Maybe };
+    let class = ErrorClass::Unreachable { sent: Sent::Maybe };
     PveError::new(class, Reason::Connection, detail)
 }
 
@@ -411,7 +411,7 @@ fn lost(detail: impl Into<ForeignText>) -> PveError {
 fn undelivered(error: &reqwest::Error) -> PveError {
     let text = chain(error);
     if trust::is_untrusted(error) {
-        return PveError::new(Class::Refused, Reason::Certificate, text).with_hint(
+        return PveError::new(ErrorClass::Refused, Reason::Certificate, text).with_hint(
             "compare with `pvenode cert info` on the host; record the new fingerprint only \
              when it was changed on purpose",
         );
@@ -420,7 +420,7 @@ fn undelivered(error: &reqwest::Error) -> PveError {
         return PveError::bug(text);
     }
     if error.is_connect() {
-        let class = Class::Unreachable { sent: Sent::No };
+        let class = ErrorClass::Unreachable { sent: Sent::No };
         return PveError::new(class, Reason::Connection, text);
     }
     lost(text)

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use homestak_core::doc::image::unpinned;
-use homestak_engine::ports::{Class, GuestKind, ImageSource, ImageWanted};
+use homestak_engine::ports::{ErrorClass, GuestKind, ImageRequest, ImageSource};
 
 use super::client::{Pve, named};
 use super::error::{PveError, Reason};
@@ -82,7 +82,7 @@ impl Pve {
     }
 
     /// Tells whether an image is there, and nobody is still writing it.
-    pub(super) async fn has_image_file(&self, image: &ImageWanted) -> Result<bool, PveError> {
+    pub(super) async fn has_image_file(&self, image: &ImageRequest) -> Result<bool, PveError> {
         let place = content_of(image)?;
         Ok(match self.find_file(&place, &image.file).await? {
             Some(found) => !self.is_being_written(&place, &found).await?,
@@ -108,7 +108,7 @@ impl Pve {
     }
 
     /// Brings an image into its storage.
-    pub(super) async fn ensure_file(&self, image: &ImageWanted) -> Result<(), PveError> {
+    pub(super) async fn ensure_file(&self, image: &ImageRequest) -> Result<(), PveError> {
         let place = content_of(image)?;
         let key = format!("file {} {} {}", place.node, place.storage, image.file);
         let _permit = self
@@ -142,7 +142,10 @@ impl Pve {
                     "`{file}` is not in the storage `{storage}`, and its document under `images/` has no `source`"
                 );
                 let hint = "upload it to the storage under that name, or write where it is downloaded from";
-                Err(PveError::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
+                Err(
+                    PveError::new(ErrorClass::Refused, Reason::BadParameter, detail)
+                        .with_hint(hint),
+                )
             }
         }
     }
@@ -243,7 +246,7 @@ impl Pve {
         {
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
                 let detail = format!("`{}` is still being written", place.volume(file));
-                return Err(PveError::new(Class::Busy, Reason::Stalled, detail));
+                return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail));
             }
             if !said {
                 let volume = place.volume(file);
@@ -272,7 +275,7 @@ impl Pve {
             }
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
                 let detail = format!("`{}` is still being fetched", place.volume(file));
-                return Err(PveError::new(Class::Busy, Reason::Stalled, detail));
+                return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail));
             }
             if !said {
                 let volume = place.volume(file);
@@ -296,7 +299,7 @@ impl Pve {
             }
             if elapsed(started, self.clock.now()) > LISTED {
                 let detail = format!("`{}` was sent and is not listed", place.volume(file));
-                return Err(PveError::new(Class::Missing, Reason::NoVolume, detail)
+                return Err(PveError::new(ErrorClass::Missing, Reason::NoVolume, detail)
                     .with_hint("the token may lack Datastore.Audit on the storage"));
             }
             self.clock.sleep(PAUSE).await;
@@ -338,7 +341,7 @@ pub(super) struct StorageFile {
     pub(super) changed: Option<u64>,
 }
 
-fn content_of(image: &ImageWanted) -> Result<StorageContent<'_>, PveError> {
+fn content_of(image: &ImageRequest) -> Result<StorageContent<'_>, PveError> {
     Ok(StorageContent {
         node: &image.host,
         storage: named(image.storage.as_deref())?,
@@ -350,11 +353,11 @@ fn content_of(image: &ImageWanted) -> Result<StorageContent<'_>, PveError> {
 }
 
 /// Refuses names the server would refuse, or would silently store under another name.
-fn check_name(image: &ImageWanted) -> Result<(), PveError> {
+fn check_name(image: &ImageRequest) -> Result<(), PveError> {
     let file = image.file.as_str();
     let refuse = |hint: &str| {
         let detail = format!("`{file}` cannot be a file's name in a storage");
-        Err(PveError::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
+        Err(PveError::new(ErrorClass::Refused, Reason::BadParameter, detail).with_hint(hint))
     };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
     if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
@@ -391,7 +394,7 @@ pub(super) fn parse_checksum(text: &str) -> Result<(&str, &str), PveError> {
         })
         .ok_or_else(|| {
             let detail = format!("`{text}` is not a checksum such as sha256:...");
-            PveError::new(Class::Refused, Reason::BadParameter, detail)
+            PveError::new(ErrorClass::Refused, Reason::BadParameter, detail)
         })
 }
 
@@ -399,8 +402,8 @@ pub(super) fn parse_checksum(text: &str) -> Result<(&str, &str), PveError> {
 mod tests {
     use super::*;
 
-    fn image(kind: GuestKind, file: &str) -> ImageWanted {
-        ImageWanted {
+    fn image(kind: GuestKind, file: &str) -> ImageRequest {
+        ImageRequest {
             file: file.to_owned(),
             kind,
             host: "pve1".to_owned(),

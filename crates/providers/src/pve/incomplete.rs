@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, GuestKind};
+use homestak_engine::ports::{ErrorClass, GuestKind};
 use jiff::Timestamp;
 
 use super::client::{Pve, name_of};
@@ -105,8 +105,8 @@ pub(super) fn incomplete_error(located: &Located, sees_all_tasks: bool) -> PveEr
         GuestKind::Ct => "pct",
     };
     let (class, makers) = match sees_all_tasks {
-        true => (Class::Refused, "no task makes it any more"),
-        false => (Class::Busy, "no task that this token sees makes it"),
+        true => (ErrorClass::Refused, "no task makes it any more"),
+        false => (ErrorClass::Busy, "no task that this token sees makes it"),
     };
     let detail = format!("{name} is half-made: held by `{lock}`, and {makers}");
     PveError::new(class, Reason::Incomplete, detail).with_hint(format!(

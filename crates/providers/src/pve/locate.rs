@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use homestak_engine::ports::{
-    Bytes, Class, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, PowerState,
+    Bytes, ErrorClass, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, PowerState,
 };
 use serde_json::Value;
 
@@ -223,7 +223,7 @@ impl Pve {
             }
         }
         Err(PveError::new(
-            Class::Busy,
+            ErrorClass::Busy,
             Reason::Locked,
             "others keep changing the guest",
         ))
@@ -236,7 +236,7 @@ impl Pve {
                 .vmid
                 .map_or_else(String::new, |id| format!(" and the id {id}"));
             let detail = format!("no guest has the identity {}{id}", guest.uuid);
-            PveError::new(Class::Missing, Reason::NoConfig, detail)
+            PveError::new(ErrorClass::Missing, Reason::NoConfig, detail)
         })
     }
 
@@ -348,7 +348,7 @@ pub(super) fn duplicates_error(guests: &[Located]) -> PveError {
         "{} carry the same identity; none is touched",
         names.join(", ")
     );
-    PveError::new(Class::Refused, Reason::Other, detail)
+    PveError::new(ErrorClass::Refused, Reason::Other, detail)
         .with_hint("remove the homestak tags from each copy")
 }
 
@@ -358,7 +358,7 @@ pub(super) fn disowned_error(located: &Located, uuid: &GuestUuid) -> PveError {
     let detail = format!(
         "{name} carries the identity {uuid} in its notes or SMBIOS, but its tags were removed; it is not changed"
     );
-    PveError::new(Class::Refused, Reason::AlreadyExists, detail)
+    PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail)
 }
 
 /// Refuses to change a guest whose identity is in doubt, and says what contradicts it.
@@ -394,7 +394,7 @@ pub(super) fn conflict_error(located: &Located, uuid: &GuestUuid) -> PveError {
     };
     let name = name_of(located.kind, located.vmid, &located.node);
     let error = PveError::new(
-        Class::Refused,
+        ErrorClass::Refused,
         Reason::Other,
         format!("{name} {why}; it is not changed"),
     );

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{GuestUuid, Listener, Remark};
+use homestak_engine::ports::{GuestUuid, ProgressListener, ProviderEvent};
 
 tokio::task_local! {
     /// The guest the call of the port is about. Like a span of a log it is context, not an
@@ -21,11 +21,11 @@ pub(super) async fn with_guest<T>(guest: &GuestUuid, work: impl Future<Output = 
 
 /// The way to whoever listens; by default nobody does.
 #[derive(Clone, Default)]
-pub(super) struct Notifier(Option<Arc<dyn Listener>>);
+pub(super) struct Notifier(Option<Arc<dyn ProgressListener>>);
 
 impl Notifier {
     /// Speaks to someone.
-    pub(super) fn to(listener: Arc<dyn Listener>) -> Self {
+    pub(super) fn to(listener: Arc<dyn ProgressListener>) -> Self {
         Self(Some(listener))
     }
 
@@ -33,21 +33,21 @@ impl Notifier {
     pub(super) fn waiting(&self, what: impl Into<ForeignText>) {
         let what = String::from(what.into());
         tracing::debug!(what, "waiting");
-        self.say(Remark::Waiting(what));
+        self.say(ProviderEvent::Waiting(what));
     }
 
     /// Says what a person should know.
     pub(super) fn warning(&self, what: impl Into<ForeignText>) {
         let what = String::from(what.into());
         tracing::warn!(what, "a task warned");
-        self.say(Remark::Warning(what));
+        self.say(ProviderEvent::Warning(what));
     }
 
-    fn say(&self, remark: Remark) {
+    fn say(&self, remark: ProviderEvent) {
         let Some(listener) = &self.0 else { return };
         match GUEST.try_with(Clone::clone) {
-            Ok(guest) => listener.hear(Some(&guest), remark),
-            Err(_) => listener.hear(None, remark),
+            Ok(guest) => listener.report(Some(&guest), remark),
+            Err(_) => listener.report(None, remark),
         }
     }
 }

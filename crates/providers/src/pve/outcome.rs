@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, NewGuest};
+use homestak_engine::ports::{ErrorClass, NewGuest};
 
 use super::client::{Pve, name_of};
 use super::error::{PveError, Reason};
@@ -74,7 +74,7 @@ impl Pve {
             if passed > limits.settle {
                 let name = name_of(guest.kind, vmid, &guest.host);
                 let detail = format!("{name} is being made since {} s", passed.as_secs());
-                return Err(PveError::new(Class::Busy, Reason::Stalled, detail)
+                return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail)
                     .with_hint("repeat later: what is there by then is completed, not doubled"));
             }
             if !said {

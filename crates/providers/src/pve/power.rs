@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, GuestRef, Halt, PowerState, Sent};
+use homestak_engine::ports::{ErrorClass, GuestRef, PowerState, Sent, StopMode};
 
 use super::client::{Pve, by_kind, name_of, upid};
 use super::error::{PveError, Reason};
@@ -31,14 +31,16 @@ impl Pve {
     }
 
     /// Brings a guest to a halt.
-    pub(super) async fn power_off(&self, guest: &GuestRef, halt: Halt) -> Result<(), PveError> {
+    pub(super) async fn power_off(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PveError> {
         // Older versions do not know the parameter and refuse the whole call.
         let overrule = self.version().await?.number >= (8, 2);
         self.set_power(guest, PowerState::Stopped, |located, first| match halt {
-            Halt::Graceful(patience) if first => by_kind(located.kind, &VM_SHUTDOWN, &CT_SHUTDOWN)
-                .param("timeout", patience.as_secs().max(1))
-                .param("forceStop", 1),
-            Halt::Graceful(_) | Halt::Now => by_kind(located.kind, &VM_STOP, &CT_STOP)
+            StopMode::Graceful(patience) if first => {
+                by_kind(located.kind, &VM_SHUTDOWN, &CT_SHUTDOWN)
+                    .param("timeout", patience.as_secs().max(1))
+                    .param("forceStop", 1)
+            }
+            StopMode::Graceful(_) | StopMode::Now => by_kind(located.kind, &VM_STOP, &CT_STOP)
                 .optional_param("overrule-shutdown", overrule.then_some(1)),
         })
         .await
@@ -123,7 +125,7 @@ impl Pve {
             if elapsed(started, self.clock.now()) > LAG {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("{name} is {power:?} although its task ended well");
-                let class = Class::Unreachable { sent: Sent::Maybe };
+                let class = ErrorClass::Unreachable { sent: Sent::Maybe };
                 return Err(PveError::new(class, Reason::Other, detail));
             }
             self.clock.sleep(PAUSE).await;

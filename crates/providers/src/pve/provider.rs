@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased, Mib,
-    NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Reach,
+    AddressLease, Capabilities, Gib, GuestAddress, GuestKind, GuestRef, GuestUuid, ImageRequest,
+    Inventory, Mib, NewGuest, NewIdentity, ObservedGuest, PortError, Provider, StopMode,
 };
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ fn guest_name(guest: &GuestRef) -> String {
     }
 }
 
-fn storage(image: &ImageWanted) -> &str {
+fn storage(image: &ImageRequest) -> &str {
     image.storage.as_deref().unwrap_or_default()
 }
 
@@ -91,7 +91,7 @@ impl Provider for Pve {
         &self,
         _guest: &GuestUuid,
         _asked: Option<IpAddr>,
-    ) -> Result<Option<Leased>, PortError> {
+    ) -> Result<Option<AddressLease>, PortError> {
         // Addresses come from a DHCP server, or are written in the manifest.
         Ok(None)
     }
@@ -116,7 +116,7 @@ impl Provider for Pve {
         })
     }
 
-    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError> {
         describe(
             with_guest(&guest.uuid, self.find_address(guest)).await,
             || format!("ask for the address of {}", guest_name(guest)),
@@ -148,7 +148,7 @@ impl Provider for Pve {
         )
     }
 
-    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+    async fn stop(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError> {
         describe(
             with_guest(&guest.uuid, self.power_off(guest, halt)).await,
             || format!("stop {}", guest_name(guest)),
@@ -169,14 +169,14 @@ impl Provider for Pve {
         )
     }
 
-    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+    async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError> {
         describe(self.has_image_file(image).await, || {
             let (file, storage) = (&image.file, storage(image));
             format!("look for `{file}` in {storage} on {}", image.host)
         })
     }
 
-    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+    async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
         describe(self.ensure_file(image).await, || {
             let (file, storage) = (&image.file, storage(image));
             format!("bring `{file}` into {storage} on {}", image.host)

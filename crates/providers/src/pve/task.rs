@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, Sent};
+use homestak_engine::ports::{ErrorClass, Sent};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -212,7 +212,7 @@ impl Pve {
             if elapsed(watch.moved, now) > stall {
                 let detail = format!("task {upid} has not moved for {} s", stall.as_secs());
                 // Busy: the time limit has passed, so the step does not wait for it anew.
-                return Err(PveError::new(Class::Busy, Reason::Stalled, detail)
+                return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail)
                     .with_log(self.log_tail(upid).await)
                     .with_hint("it may still end well; look at it on the host before repeating"));
             }
@@ -236,14 +236,14 @@ impl Pve {
                 Ok(())
             }
             _ if error.is_transient()
-                || error.class == Class::Broken
-                || error.class == Class::Busy =>
+                || error.class == ErrorClass::Broken
+                || error.class == ErrorClass::Busy =>
             {
                 if elapsed(watch.reached, now) < self.settings.limits.task_unreachable {
                     return Ok(());
                 }
                 let detail = format!("the task's host is out of reach: {}", error.detail);
-                let class = Class::Unreachable { sent: Sent::Maybe };
+                let class = ErrorClass::Unreachable { sent: Sent::Maybe };
                 Err(PveError::new(class, error.reason, detail))
             }
             _ => Err(error),

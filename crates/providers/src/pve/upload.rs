@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use homestak_api::runtime::SharedClock;
-use homestak_engine::ports::Class;
+use homestak_engine::ports::ErrorClass;
 use reqwest::multipart::{Form, Part};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::ReaderStream;
@@ -60,7 +60,7 @@ impl Upload {
             Self::File(path) => {
                 let unreadable = |error: std::io::Error| {
                     let detail = format!("read `{}`: {error}", path.display());
-                    PveError::new(Class::Refused, Reason::Other, detail)
+                    PveError::new(ErrorClass::Refused, Reason::Other, detail)
                 };
                 let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
                 let bytes = file.metadata().await.map_err(unreadable)?.len();

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::Class;
+use homestak_engine::ports::ErrorClass;
 
 use super::client::{Pve, name_of};
 use super::error::{PveError, Reason};
@@ -149,5 +149,5 @@ fn locked_error(detail: String, holder: Option<String>) -> PveError {
                 .to_owned(),
         ),
     };
-    PveError::new(Class::Busy, Reason::Locked, detail).with_hint(hint)
+    PveError::new(ErrorClass::Busy, Reason::Locked, detail).with_hint(hint)
 }

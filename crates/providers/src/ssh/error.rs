@@ -5,7 +5,7 @@
 
 use homestak_core::foreign::ForeignText;
 use homestak_engine::planning::REBUILD;
-use homestak_engine::ports::{Class, Next, PortError, Sent};
+use homestak_engine::ports::{ErrorClass, NextAction, PortError, Sent};
 
 /// Why a command could not be run on a node.
 #[derive(Debug, thiserror::Error)]
@@ -158,21 +158,21 @@ impl SshError {
     /// Returns it as an error of a port.
     pub fn to_port_error(&self, doing: &str) -> PortError {
         let (class, hint) = match self {
-            Self::NotInstalled => (Class::Refused, super::INSTALL),
-            Self::Unreachable { sent, .. } => (Class::Unreachable { sent: *sent }, ""),
-            Self::HostKeyUnknown => (Class::Refused, REBUILD),
-            Self::HostKeyDiffers | Self::OutputTooLarge { .. } => (Class::Refused, ""),
+            Self::NotInstalled => (ErrorClass::Refused, super::INSTALL),
+            Self::Unreachable { sent, .. } => (ErrorClass::Unreachable { sent: *sent }, ""),
+            Self::HostKeyUnknown => (ErrorClass::Refused, REBUILD),
+            Self::HostKeyDiffers | Self::OutputTooLarge { .. } => (ErrorClass::Refused, ""),
             // One that has just booted may not have made its user yet.
-            Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, LET_IN),
+            Self::Denied { .. } => (ErrorClass::Unreachable { sent: Sent::No }, LET_IN),
             Self::TimedOut { .. } | Self::Failed { .. } => {
-                (Class::Unreachable { sent: Sent::Maybe }, "")
+                (ErrorClass::Unreachable { sent: Sent::Maybe }, "")
             }
         };
         PortError {
             class,
             next: match self {
-                Self::HostKeyUnknown => Next::NewPlan,
-                _ => Next::Repeat,
+                Self::HostKeyUnknown => NextAction::NewPlan,
+                _ => NextAction::Repeat,
             },
             ..PortError::refused(doing, self.to_string(), hint)
         }

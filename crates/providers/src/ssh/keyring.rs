@@ -11,7 +11,7 @@ use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::durable::{self, Access};
 use homestak_api::lock;
 use homestak_core::doc::timeouts::{Limit, Timeouts};
-use homestak_engine::context::waits_for;
+use homestak_engine::context::report_waiting;
 use homestak_engine::ports::{GuestUuid, HostKey, PortError};
 
 use super::{INSTALL, multiplex, process};
@@ -210,7 +210,7 @@ impl Keyring {
             .truncate(false)
             .write(true)
             .open(self.directory.join("lock"))?;
-        lock::lock(file.file(), self.timeouts.of(Limit::Lock), waits_for)?;
+        lock::lock(file.file(), self.timeouts.of(Limit::Lock), report_waiting)?;
         Ok(file)
     }
 }

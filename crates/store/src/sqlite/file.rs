@@ -1,7 +1,6 @@
-//! The file of the journal: made, checked and opened.
+//! The file of the journal: created, checked, migrated and opened.
 //!
-//! In: a state directory. Out: connections that write safely.
-//! Never: a change to a file that is not ours, or of a newer program.
+//! A file of another program, or of a newer version, is never changed.
 
 use std::fmt;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -11,31 +10,32 @@ use std::time::Duration;
 use homestak_engine::journal::HEARTBEAT;
 use rusqlite::{Connection, OpenFlags};
 
-use super::fault::Fault;
+use super::error::StoreError;
 use super::holder::Holder;
 use super::{lease, schema};
 
-/// Its name in the state directory.
+/// File name in the state directory.
 const NAME: &str = "journal.db";
 
-/// Says in the file's header whose it is: `home`.
+/// Application id in the file header: `home`.
 const APPLICATION: i32 = 0x686f_6d65;
 
-/// How a journal is opened.
+/// Options of opening.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
-    /// How long to wait for another process that writes.
+    /// How long to wait for other processes that write.
     pub(super) patience: Duration,
-    /// How many pages the file may have; tests fill it up.
+    /// Maximal size in pages; for tests.
     pub(super) pages: Option<u32>,
-    /// How often it is recorded that a holder of leases lives.
+    /// Interval of heartbeats.
     pub(super) heartbeat: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            // A commit takes milliseconds; copying a large log back takes seconds on a slow disk.
+            // A commit takes milliseconds; a checkpoint of a large log takes seconds on a slow
+            // disk.
             patience: Duration::from_secs(30),
             pages: None,
             heartbeat: HEARTBEAT,
@@ -43,7 +43,7 @@ impl Default for Options {
     }
 }
 
-/// Where the journal is, and how it is opened.
+/// Path and options of the journal.
 #[derive(Clone, Debug)]
 pub(super) struct File {
     path: PathBuf,
@@ -64,31 +64,32 @@ impl File {
         }
     }
 
-    /// Opens the connection that writes; makes the file, or brings it up to date.
-    pub(super) fn open(&self, holder: &Holder) -> Result<Connection, Fault> {
+    /// Opens the writing connection, after creating or migrating the file.
+    pub(super) fn open(&self, holder: &Holder) -> Result<Connection, StoreError> {
         self.make()?;
         self.refuse_emptied()?;
-        // Read-only, so that a file that is not for us keeps every byte.
+        // Read-only, so that a foreign file is not changed.
         self.retry(|| {
             let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-            // One snapshot: another process may just be making it.
+            // One snapshot: another process may be creating it.
             check(&*connection.transaction()?)
         })?;
         self.retry(|| {
             let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-            // SQLite falls back to reading by itself; better now than at the first entry.
+            // SQLite falls back to read-only access by itself; better fail now than at the first
+            // entry.
             if connection.is_readonly("main")? {
                 return Err(std::io::Error::from(std::io::ErrorKind::PermissionDenied).into());
             }
             let mode: String =
                 connection.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
             if mode != "wal" {
-                return Err(Fault::said(
-                    format!("its file system does not let several processes share it ({mode})"),
-                    "name a directory on a disk of this machine with `HOMESTAK_STATE`",
+                return Err(StoreError::other(
+                    format!("its file system does not support sharing between processes ({mode})"),
+                    "set `HOMESTAK_STATE` to a directory on a local disk",
                 ));
             }
-            // FULL: the log is on disk before a commit returns, whatever happens to the power.
+            // FULL: the log is synced before a commit returns.
             connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?;
             if let Some(pages) = self.options.pages {
                 connection.query_row(
@@ -103,9 +104,9 @@ impl File {
                 schema::MIGRATIONS,
                 |old, form| {
                     lease::require_free(old, holder)?;
-                    self.back_up(form).map_err(|fault| {
-                        fault.during(&format!(
-                            "it has form {form} and was not changed, as it could not be backed up"
+                    self.back_up(form).map_err(|error| {
+                        error.during(&format!(
+                            "it has format {form} and was not migrated, because it could not be backed up"
                         ))
                     })
                 },
@@ -114,9 +115,9 @@ impl File {
         })
     }
 
-    /// Keeps a copy beside the file, such as `journal.form-2.db`; one that is there stays. The caller
-    /// has a transaction open that writes, so this is what it changes.
-    fn back_up(&self, form: usize) -> Result<(), Fault> {
+    /// Makes a copy such as `journal.form-2.db`, never overwriting one. The caller has an open
+    /// write transaction, so that nothing changes.
+    fn back_up(&self, form: usize) -> Result<(), StoreError> {
         let names = (1..).map(|turn| match turn {
             1 => self.path.with_extension(format!("form-{form}.db")),
             _ => self.path.with_extension(format!("form-{form}.{turn}.db")),
@@ -124,10 +125,10 @@ impl File {
         let Some(target) = names.into_iter().find(|name| !name.exists()) else {
             return Ok(());
         };
-        // Nobody else makes one now, so what is there was left behind by a process that was killed.
+        // Leftover of a process that was killed: no other process makes a copy now.
         let part = self.path.with_extension(format!("form-{form}.part"));
         drop(std::fs::remove_file(&part));
-        let copied = || -> Result<(), Fault> {
+        let copied = || -> Result<(), StoreError> {
             create_private(&part)?;
             let reader = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
             reader.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
@@ -138,13 +139,13 @@ impl File {
         copied().inspect_err(|_| drop(std::fs::remove_file(&part)))
     }
 
-    /// Opens a connection that reads.
-    pub(super) fn open_reader(&self) -> Result<Connection, Fault> {
+    /// Opens a reading connection.
+    pub(super) fn open_reader(&self) -> Result<Connection, StoreError> {
         self.retry(|| self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY))
     }
 
-    fn connect(&self, how: OpenFlags) -> Result<Connection, Fault> {
-        // Each connection stays with one thread at a time, so SQLite needs no locks of its own.
+    fn connect(&self, how: OpenFlags) -> Result<Connection, StoreError> {
+        // A connection is used by one thread at a time, so that SQLite needs no mutexes.
         let flags = how | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.busy_timeout(self.options.patience)?;
@@ -152,39 +153,38 @@ impl File {
         Ok(connection)
     }
 
-    /// Makes directory and file, closed to others. What is there keeps its mode.
-    fn make(&self) -> Result<(), Fault> {
+    /// Creates directory and file, private to the user. Existing ones keep their mode.
+    fn make(&self) -> Result<(), StoreError> {
         if let Some(dir) = self.path.parent()
             && !dir.is_dir()
         {
             homestak_api::durable::create_private(dir)?;
         }
-        // SQLite gives the files beside it the mode of this one.
+        // SQLite creates its other files with the same mode.
         match create_private(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// Refuses a file that is empty beside a log that is not: someone emptied it, and SQLite would
-    /// take it for a new one and delete the log.
-    fn refuse_emptied(&self) -> Result<(), Fault> {
+    /// Refuses an empty file beside a log that is not empty: SQLite would take it for new, and
+    /// delete the log.
+    fn refuse_emptied(&self) -> Result<(), StoreError> {
         let log = self.path.with_extension("db-wal");
         let has_log = log.metadata().is_ok_and(|log| log.len() > 0);
         if has_log && self.path.metadata()?.len() == 0 {
-            return Err(Fault::nonsense("it is empty, and its log is not"));
+            return Err(StoreError::corrupt("it is empty, and its log is not"));
         }
         Ok(())
     }
 
-    /// Tries again while another process opens it for the first time: some locks of that moment
-    /// do not wait by themselves.
-    fn retry<T>(&self, mut open: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+    /// Retries while another process opens it for the first time: some of these locks do not wait.
+    fn retry<T>(&self, mut open: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         const PAUSE: Duration = Duration::from_millis(10);
         let mut waited = Duration::ZERO;
         loop {
             match open() {
-                Err(fault) if fault.is_busy() && waited < self.options.patience => {
+                Err(error) if error.is_busy() && waited < self.options.patience => {
                     std::thread::sleep(PAUSE);
                     waited += PAUSE;
                 }
@@ -194,7 +194,7 @@ impl File {
     }
 }
 
-/// Creates an empty file, closed to others.
+/// Creates an empty file, private to the user.
 fn create_private(path: &Path) -> std::io::Result<()> {
     let file = std::fs::OpenOptions::new()
         .write(true)
@@ -204,8 +204,8 @@ fn create_private(path: &Path) -> std::io::Result<()> {
     file.map(drop)
 }
 
-/// Refuses a file that is not ours, or of a newer program.
-fn check(connection: &Connection) -> Result<(), Fault> {
+/// Refuses files of other programs and of newer versions.
+fn check(connection: &Connection) -> Result<(), StoreError> {
     let application: i32 = connection.query_row("PRAGMA application_id", (), |row| row.get(0))?;
     let empty: bool = connection.query_row(
         "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)",
@@ -213,9 +213,9 @@ fn check(connection: &Connection) -> Result<(), Fault> {
         |row| row.get(0),
     )?;
     if application != APPLICATION && !empty {
-        return Err(Fault::said(
-            "it is a database of another program",
-            "name another state directory with `HOMESTAK_STATE`",
+        return Err(StoreError::other(
+            "it is the database of another program",
+            "set `HOMESTAK_STATE` to another directory",
         ));
     }
     schema::known(schema::version(connection)?, schema::MIGRATIONS.len())

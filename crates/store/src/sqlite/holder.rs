@@ -1,32 +1,32 @@
-//! Who holds a lease, and whether it lives, by what the kernel says about processes. A process is
-//! known by its machine, its boot, its number and its start; no clock is asked.
+//! The holder of a lease: a process, known by machine, boot, pid and start time. Whether it is
+//! alive is read from the kernel, without clocks.
 
 use std::fmt;
 use std::io::ErrorKind;
 
-use homestak_engine::journal::Life;
+use homestak_engine::journal::HolderState;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::fault::Fault;
+use super::error::StoreError;
 
-/// Kept apart from what other programs make of the id of a machine, which is not for everyone.
+/// Separates the digest from those of other programs: machine ids are confidential.
 const SALT: &str = "homestak lease";
 
-/// A process, so that no other is ever taken for it.
+/// A process, unambiguously.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holder {
-    /// Digest of the machine's id; empty for leases of before it was kept.
+    /// Digest of the machine id; empty in leases of older versions.
     pub(super) machine: String,
-    /// Name of the machine, for a person.
+    /// Host name.
     pub(super) name: String,
-    /// Which boot of it.
+    /// Boot id.
     pub(super) boot: String,
-    /// In which space of process numbers; each container has its own.
+    /// PID namespace; each container has its own.
     pub(super) space: String,
-    /// Its number.
+    /// Its pid.
     pub(super) pid: u32,
-    /// When it started, in ticks since the boot.
+    /// Its start time, in ticks since boot.
     pub(super) start: i64,
 }
 
@@ -36,31 +36,31 @@ impl fmt::Display for Holder {
     }
 }
 
-/// What the kernel says about a process number.
+/// The state of a pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Process {
-    /// There is none, or it only waits to be buried.
+    /// No process, or a zombie.
     Gone,
-    /// There is one that started then.
+    /// A process with this start time.
     Started(i64),
-    /// The kernel does not say.
+    /// Not readable.
     Hidden,
 }
 
 impl Holder {
     /// Returns this process.
-    pub(super) fn own() -> Result<Self, Fault> {
+    pub(super) fn own() -> Result<Self, StoreError> {
         let pid = std::process::id();
         let Process::Started(start) = process(pid) else {
-            return Err(Fault::said(
-                "the kernel does not say when this process started",
-                "is `/proc` mounted?",
+            return Err(StoreError::other(
+                "the start time of this process is not available",
+                "check that `/proc` is mounted",
             ));
         };
         let line = |path| fs_err::read_to_string(path).map(|text| text.trim().to_owned());
         let boot = line("/proc/sys/kernel/random/boot_id")?;
         let id = line("/etc/machine-id").ok();
-        // Without an id, only this boot is known to be of this machine.
+        // Without a machine id, only this boot is known to be of this machine.
         let id = id
             .filter(|id| id.len() == 32)
             .unwrap_or_else(|| boot.clone());
@@ -76,22 +76,22 @@ impl Holder {
         })
     }
 
-    /// Says whether another holder lives, seen from this one.
-    pub(super) fn judge(&self, other: &Self, process: impl Fn(u32) -> Process) -> Life {
+    /// Returns whether another holder is alive, seen from this one.
+    pub(super) fn judge(&self, other: &Self, process: impl Fn(u32) -> Process) -> HolderState {
         if other.boot != self.boot {
             let by_name = other.machine.is_empty() && other.name == self.name;
             return match other.machine == self.machine || by_name {
-                true => Life::Dead,
-                false => Life::Unknown,
+                true => HolderState::Dead,
+                false => HolderState::Unknown,
             };
         }
         if other.space != self.space {
-            return Life::Unknown;
+            return HolderState::Unknown;
         }
         match process(other.pid) {
-            Process::Gone => Life::Dead,
-            Process::Started(start) if start != other.start => Life::Dead,
-            Process::Started(_) | Process::Hidden => Life::Alive,
+            Process::Gone => HolderState::Dead,
+            Process::Started(start) if start != other.start => HolderState::Dead,
+            Process::Started(_) | Process::Hidden => HolderState::Alive,
         }
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn digest(texts: &[&str]) -> String {
         .collect()
 }
 
-/// Asks the kernel about a process number.
+/// Reads the state of a pid.
 pub(super) fn process(pid: u32) -> Process {
     match fs_err::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(line) => parse(&line),
@@ -114,8 +114,8 @@ pub(super) fn process(pid: u32) -> Process {
     }
 }
 
-/// Reads state (field 3) and start (field 22). The name of the program, field 2, is in brackets
-/// and can hold anything, brackets too.
+/// Reads state (field 3) and start time (field 22). The program name, field 2, is in parentheses
+/// and may contain anything.
 fn parse(line: &str) -> Process {
     let mut fields = line
         .rsplit_once(')')
@@ -146,26 +146,26 @@ mod tests {
     }
 
     #[test]
-    fn a_process_lives_while_its_number_and_start_are_the_same() {
+    fn a_process_is_alive_while_pid_and_start_time_match() {
         let judge = |process| desk().judge(&desk(), |_| process);
-        assert_eq!(judge(Process::Started(100)), Life::Alive);
-        assert_eq!(judge(Process::Hidden), Life::Alive);
-        assert_eq!(judge(Process::Started(101)), Life::Dead);
-        assert_eq!(judge(Process::Gone), Life::Dead);
+        assert_eq!(judge(Process::Started(100)), HolderState::Alive);
+        assert_eq!(judge(Process::Hidden), HolderState::Alive);
+        assert_eq!(judge(Process::Started(101)), HolderState::Dead);
+        assert_eq!(judge(Process::Gone), HolderState::Dead);
     }
 
     #[test]
-    fn a_process_of_another_boot_is_dead_even_when_its_number_is_in_use() {
+    fn a_process_of_another_boot_is_dead_even_when_its_pid_is_in_use() {
         let other = Holder {
             boot: "b0".into(),
             ..desk()
         };
         let life = desk().judge(&other, |_| Process::Started(100));
-        assert_eq!(life, Life::Dead);
+        assert_eq!(life, HolderState::Dead);
     }
 
     #[test]
-    fn a_lease_of_before_machines_had_an_id_goes_by_the_name() {
+    fn a_lease_without_a_machine_id_is_compared_by_host_name() {
         let other = |name: &str| Holder {
             machine: String::new(),
             name: name.into(),
@@ -173,29 +173,32 @@ mod tests {
             ..desk()
         };
         let judge = |name| desk().judge(&other(name), |_| Process::Gone);
-        assert_eq!((judge("desk"), judge("shed")), (Life::Dead, Life::Unknown));
+        assert_eq!(
+            (judge("desk"), judge("shed")),
+            (HolderState::Dead, HolderState::Unknown)
+        );
     }
 
     #[test]
-    fn the_id_of_a_machine_is_not_written_as_it_is() {
+    fn the_machine_id_is_not_stored_in_plain() {
         let id = fs_err::read_to_string("/etc/machine-id").unwrap_or_default();
         let own = serde_json::to_string(&Holder::own().unwrap()).unwrap();
         assert!(id.trim().is_empty() || !own.contains(id.trim()), "{own}");
     }
 
     #[test]
-    fn a_machine_may_get_another_name_while_it_runs() {
+    fn the_host_name_may_change_while_a_holder_runs() {
         let other = Holder {
             name: "localhost".into(),
             ..desk()
         };
         let judge = |process| desk().judge(&other, |_| process);
-        assert_eq!(judge(Process::Started(100)), Life::Alive);
-        assert_eq!(judge(Process::Gone), Life::Dead);
+        assert_eq!(judge(Process::Started(100)), HolderState::Alive);
+        assert_eq!(judge(Process::Gone), HolderState::Dead);
     }
 
     #[test]
-    fn nothing_is_said_about_processes_of_other_machines_and_containers() {
+    fn the_state_of_processes_of_other_machines_and_containers_is_unknown() {
         let machine = Holder {
             machine: "d7".into(),
             boot: "b7".into(),
@@ -206,12 +209,15 @@ mod tests {
             ..desk()
         };
         for other in [machine, container] {
-            assert_eq!(desk().judge(&other, |_| Process::Gone), Life::Unknown);
+            assert_eq!(
+                desk().judge(&other, |_| Process::Gone),
+                HolderState::Unknown
+            );
         }
     }
 
     #[test]
-    fn the_kernel_line_is_read_whatever_the_program_is_called() {
+    fn the_stat_line_is_parsed_for_any_program_name() {
         let line = |name: &str, state: &str| {
             format!("7 ({name}) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2")
         };
@@ -225,6 +231,6 @@ mod tests {
     #[test]
     fn this_process_lives() {
         let own = Holder::own().unwrap();
-        assert_eq!(own.judge(&own, process), Life::Alive);
+        assert_eq!(own.judge(&own, process), HolderState::Alive);
     }
 }

@@ -1,39 +1,39 @@
 //! Leases: one process at a time works on a manifest on a host.
 //!
-//! Scopes are taken all or none, without waiting, until the lease is dropped, its process dies, or a
-//! person takes it away. Each time a scope is taken its number grows.
+//! Scopes are taken all or none, without waiting. A lease ends when it is dropped, when its process
+//! dies, or when it is unlocked. Each lease on a scope has a higher number than the one before.
 
 use std::sync::Arc;
 
-use homestak_engine::journal::{Fence, Holding, JournalError, Lease, Life, Scope};
+use homestak_engine::journal::{Fence, HolderState, JournalError, Lease, LeaseHolder, Scope};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::{from_str, to_string};
 
-use super::fault::Fault;
+use super::error::StoreError;
 use super::holder::{Holder, digest, process};
 use super::row;
-use super::write::Desk;
+use super::write::WriteConnection;
 use super::writer::Writer;
 
-/// What is to be taken.
-pub(super) struct Taking {
+/// The scopes to lock, and for whom.
+pub(super) struct LeaseRequest {
     pub(super) scopes: Vec<Scope>,
     pub(super) holder: Holder,
     pub(super) since: Timestamp,
     pub(super) writer: Arc<Writer>,
 }
 
-/// A lease that was granted, as its program remembers it.
+/// A lease of this process.
 #[derive(Clone, Copy)]
 pub(super) struct Granted {
-    /// Which lease it is.
+    /// The random mark of the lease.
     mark: i64,
-    /// The number of the scope.
+    /// Its number.
     number: i64,
 }
 
-/// Scopes that are held until this is dropped.
+/// Locked scopes, until this is dropped.
 pub(super) struct Held {
     mark: i64,
     writer: Arc<Writer>,
@@ -44,25 +44,25 @@ impl Lease for Held {}
 impl Drop for Held {
     fn drop(&mut self) {
         let mark = self.mark;
-        self.writer.tell(move |desk| free(desk, mark));
+        self.writer.tell(move |db| free(db, mark));
     }
 }
 
-/// Takes every scope, or none.
-pub(super) fn take(desk: &mut Desk, taking: &Taking) -> Result<Held, Fault> {
-    for scope in &taking.scopes {
-        let found = holding(desk.connection(), scope, &taking.holder)?;
-        if let Some(holding) = found.filter(|holding| holding.life != Life::Dead) {
+/// Locks all scopes, or none.
+pub(super) fn take(db: &mut WriteConnection, request: &LeaseRequest) -> Result<Held, StoreError> {
+    for scope in &request.scopes {
+        let found = holding(db.connection(), scope, &request.holder)?;
+        if let Some(holding) = found.filter(|holding| holding.life != HolderState::Dead) {
             return Err(held(scope, &holding));
         }
     }
-    let since = row::from_time(taking.since)?;
-    let holder = to_string(&taking.holder).map_err(Fault::nonsense)?;
-    let mark: i64 = desk
+    let since = row::from_time(request.since)?;
+    let holder = to_string(&request.holder).map_err(StoreError::corrupt)?;
+    let mark: i64 = db
         .connection()
         .query_row("SELECT random()", (), |row| row.get(0))?;
-    for scope in &taking.scopes {
-        let number = desk
+    for scope in &request.scopes {
+        let number = db
             .connection()
             .prepare_cached(
                 "INSERT INTO leases (site, manifest, host, number, holder, mark, since, heartbeat)
@@ -84,44 +84,44 @@ pub(super) fn take(desk: &mut Desk, taking: &Taking) -> Result<Held, Fault> {
                 ],
                 |row| row.get(0),
             )?;
-        desk.granted.insert(scope.clone(), Granted { mark, number });
+        db.granted.insert(scope.clone(), Granted { mark, number });
     }
     Ok(Held {
         mark,
-        writer: Arc::clone(&taking.writer),
+        writer: Arc::clone(&request.writer),
     })
 }
 
-/// Returns the least number that is given out at a time. A journal that was restored from a backup
-/// has forgotten numbers; the time, in milliseconds, is higher than all of them.
+/// Returns the lowest number at a time. A journal that was restored from a backup has lost numbers;
+/// the time in milliseconds is higher than all of them.
 fn at_least(nanoseconds: i64) -> i64 {
     nanoseconds / 1_000_000
 }
 
-fn held(scope: &Scope, holding: &Holding) -> Fault {
-    Fault::Answer(JournalError::Held {
+fn held(scope: &Scope, holding: &LeaseHolder) -> StoreError {
+    StoreError::Answer(JournalError::Held {
         scope: scope.clone(),
         holder: holding.to_string(),
         since: holding.since,
     })
 }
 
-/// Returns who holds a scope: one who lives, or may live, before one who is dead.
+/// Returns the holder of a scope; one that is or may be alive first.
 pub(super) fn holding(
     connection: &Connection,
     scope: &Scope,
     own: &Holder,
-) -> Result<Option<Holding>, Fault> {
+) -> Result<Option<LeaseHolder>, StoreError> {
     let mut statement = connection.prepare_cached(
-        // One without a site is of the first form, and holds for every site.
+        // One without a site is of the first format, and holds for every site.
         "SELECT number, holder, since, heartbeat FROM leases
          WHERE site IN (?1, '') AND manifest = ?2 AND host = ?3 AND holder IS NOT NULL",
     )?;
     let mut rows = statement.query(params![row::site_key(scope), scope.manifest, scope.host])?;
     let mut dead = None;
     while let Some(row) = rows.next()? {
-        let holder: Holder = from_str(&row.get::<_, String>(1)?).map_err(Fault::nonsense)?;
-        let holding = Holding {
+        let holder: Holder = from_str(&row.get::<_, String>(1)?).map_err(StoreError::corrupt)?;
+        let holding = LeaseHolder {
             number: row.get(0)?,
             life: own.judge(&holder, process),
             holder: holder.to_string(),
@@ -129,27 +129,27 @@ pub(super) fn holding(
             heartbeat: row::to_time(row.get(3)?)?,
         };
         match holding.life {
-            Life::Dead => dead = Some(holding),
-            Life::Alive | Life::Unknown => return Ok(Some(holding)),
+            HolderState::Dead => dead = Some(holding),
+            HolderState::Alive | HolderState::Unknown => return Ok(Some(holding)),
         }
     }
     Ok(dead)
 }
 
-/// Takes the lease of a number away from its holder.
+/// Removes the lease with this number.
 pub(super) fn unlock(
-    desk: &Desk,
+    db: &WriteConnection,
     scope: &Scope,
     number: i64,
     (own, now): (&Holder, Timestamp),
-) -> Result<(), Fault> {
-    let Some(holding) = holding(desk.connection(), scope, own)? else {
+) -> Result<(), StoreError> {
+    let Some(holding) = holding(db.connection(), scope, own)? else {
         return Ok(());
     };
-    if holding.number != number || !holding.is_takeable(now) {
+    if holding.number != number || !holding.is_unlockable(now) {
         return Err(held(scope, &holding));
     }
-    desk.connection()
+    db.connection()
         .prepare_cached(
             "UPDATE leases SET number = max(number + 1, ?5), holder = NULL
              WHERE site IN (?1, '') AND manifest = ?2 AND host = ?3 AND number = ?4",
@@ -164,21 +164,21 @@ pub(super) fn unlock(
     Ok(())
 }
 
-fn free(desk: &mut Desk, mark: i64) -> Result<(), Fault> {
-    desk.granted.retain(|_, granted| granted.mark != mark);
-    desk.connection()
+fn free(db: &mut WriteConnection, mark: i64) -> Result<(), StoreError> {
+    db.granted.retain(|_, granted| granted.mark != mark);
+    db.connection()
         .prepare_cached("UPDATE leases SET holder = NULL WHERE mark = ?1 AND holder IS NOT NULL")?
         .execute(params![mark])?;
     Ok(())
 }
 
-/// Records that the holder of the leases of this program lives.
-pub(super) fn beat(desk: &Desk, at: Timestamp) -> Result<(), Fault> {
-    let mut statement = desk.connection().prepare_cached(
+/// Writes heartbeats for the leases of this process.
+pub(super) fn beat(db: &WriteConnection, at: Timestamp) -> Result<(), StoreError> {
+    let mut statement = db.connection().prepare_cached(
         "UPDATE leases SET heartbeat = ?1
          WHERE site = ?2 AND manifest = ?3 AND host = ?4 AND number = ?5 AND holder IS NOT NULL",
     )?;
-    for (scope, granted) in &desk.granted {
+    for (scope, granted) in &db.granted {
         statement.execute(params![
             row::from_time(at)?,
             row::site_key(scope),
@@ -190,13 +190,13 @@ pub(super) fn beat(desk: &Desk, at: Timestamp) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses when a lease on one of some scopes was granted to this program and taken from it since.
-pub(super) fn require(desk: &Desk, scopes: &[Scope]) -> Result<(), Fault> {
+/// Fails when this process has lost a lease on one of the scopes.
+pub(super) fn require(db: &WriteConnection, scopes: &[Scope]) -> Result<(), StoreError> {
     for scope in scopes {
-        let Some(granted) = desk.granted.get(scope) else {
+        let Some(granted) = db.granted.get(scope) else {
             continue;
         };
-        let row: Option<(i64, Option<String>)> = desk
+        let row: Option<(i64, Option<String>)> = db
             .connection()
             .prepare_cached(
                 "SELECT number, holder FROM leases WHERE site = ?1 AND manifest = ?2 AND host = ?3",
@@ -211,29 +211,30 @@ pub(super) fn require(desk: &Desk, scopes: &[Scope]) -> Result<(), Fault> {
             continue;
         }
         let holder = holder.map(|text| from_str::<Holder>(&text)).transpose();
-        return Err(Fault::Answer(JournalError::Lost {
+        return Err(StoreError::Answer(JournalError::Lost {
             scope: scope.clone(),
-            holder: holder.map_err(Fault::nonsense)?.map(|one| one.to_string()),
+            holder: holder
+                .map_err(StoreError::corrupt)?
+                .map(|one| one.to_string()),
         }));
     }
     Ok(())
 }
 
-/// Refuses to change the form of the file while a process works with it that knows the old one, in
-/// which leases had no numbers.
-pub(super) fn require_free(connection: &Connection, own: &Holder) -> Result<(), Fault> {
+/// Fails when a live process uses the file in a format without lease numbers.
+pub(super) fn require_free(connection: &Connection, own: &Holder) -> Result<(), StoreError> {
     let mut statement =
         connection.prepare("SELECT machine, boot, space, pid, start FROM leases")?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
         let other = other(row)?;
-        if own.judge(&other, process) == Life::Alive {
-            return Err(Fault::said(
+        if own.judge(&other, process) == HolderState::Alive {
+            return Err(StoreError::other(
                 format!(
-                    "process {} on {} uses it in an older form",
+                    "process {} on {} uses it in an older format",
                     other.pid, other.name
                 ),
-                "wait until that run has ended, then repeat the command",
+                "wait for that run to end, then repeat the command",
             ));
         }
     }
@@ -251,12 +252,12 @@ fn other(row: &Row<'_>) -> rusqlite::Result<Holder> {
     })
 }
 
-/// Returns the number under which this program holds a scope.
-pub(super) fn fence(desk: &Desk, scope: &Scope) -> Result<Option<Fence>, Fault> {
-    let Some(granted) = desk.granted.get(scope) else {
+/// Returns the fencing token of this process for a scope.
+pub(super) fn fence(db: &WriteConnection, scope: &Scope) -> Result<Option<Fence>, StoreError> {
+    let Some(granted) = db.granted.get(scope) else {
         return Ok(None);
     };
-    let journal: String = desk
+    let journal: String = db
         .connection()
         .prepare_cached("SELECT id FROM journal")?
         .query_row((), |row| row.get(0))?;

@@ -1,18 +1,15 @@
-//! What differs between two records of a node, so that names are not written again and again.
-//!
-//! In: two records. Out: the keys of the second that differ; the second again from first and keys.
-//! Never: a difference that does not lead back to the record it was made from.
+//! Differences between two records of a node, so that entries need not repeat whole records.
 
 use homestak_core::plan::NodeRecord;
 use serde_json::{Map, Value, from_value, to_value};
 
-use super::fault::Fault;
+use super::error::StoreError;
 
-/// Returns what turns `old` into `new`; nothing when that cannot be said with keys.
+/// Returns the keys that turn `old` into `new`; `None` when that cannot be expressed.
 pub(super) fn diff(old: &NodeRecord, new: &NodeRecord) -> Option<String> {
     let (old, new) = (to_value(old).ok()?, to_value(new).ok()?);
     let patch = between(&old, &new);
-    // Null stands for a key that goes away, so a null of the record itself is lost: look.
+    // Null deletes a key, so that null values of the record are lost: verify.
     (apply(old, patch.clone()) == new).then(|| patch.to_string())
 }
 
@@ -34,7 +31,7 @@ fn between(old: &Value, new: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// Returns `old` with the keys of `patch`.
+/// Applies a patch.
 pub(super) fn apply(old: Value, patch: Value) -> Value {
     let (mut old, patch) = match (old, patch) {
         (Value::Object(old), Value::Object(patch)) => (old, patch),
@@ -51,7 +48,7 @@ pub(super) fn apply(old: Value, patch: Value) -> Value {
     Value::Object(old)
 }
 
-/// Turns a record as it is kept into one.
-pub(super) fn record(value: &Value) -> Result<NodeRecord, Fault> {
-    from_value(value.clone()).map_err(Fault::nonsense)
+/// Decodes a record.
+pub(super) fn record(value: &Value) -> Result<NodeRecord, StoreError> {
+    from_value(value.clone()).map_err(StoreError::corrupt)
 }

@@ -1,23 +1,23 @@
-//! What was written, read back.
-//!
-//! In: a snapshot. Out: runs, entries, records.
-//! Never: a guess; what makes no sense is a fault.
+//! Reads runs, entries and records. Values that are not understood are errors.
 
 use std::collections::BTreeMap;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{NodeRecord, StepId};
-use homestak_engine::journal::{Entry, Run, RunFilter, RunHead, RunId, Scope};
+use homestak_engine::journal::{Entry, Run, RunFilter, RunId, RunSummary, Scope};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::{Value, from_str};
 
-use super::fault::Fault;
+use super::error::StoreError;
 use super::{patch, row};
 
 const HEAD: &str =
     "SELECT id, manifest, hosts, verb, started, ended, ending, site, mark, form FROM runs";
 
-pub(super) fn runs(connection: &Connection, filter: &RunFilter) -> Result<Vec<RunHead>, Fault> {
+pub(super) fn runs(
+    connection: &Connection,
+    filter: &RunFilter,
+) -> Result<Vec<RunSummary>, StoreError> {
     let RunFilter { manifest, host, .. } = filter;
     // Of its own, so that its index is used.
     let of_manifest = manifest.as_ref().map_or("?1 IS NULL", |_| "manifest = ?1");
@@ -43,7 +43,7 @@ pub(super) fn runs(connection: &Connection, filter: &RunFilter) -> Result<Vec<Ru
     Ok(heads)
 }
 
-fn head(row: &Row<'_>) -> Result<RunHead, Fault> {
+fn head(row: &Row<'_>) -> Result<RunSummary, StoreError> {
     let hosts: String = row.get(2)?;
     let ended = match (
         row.get::<_, Option<i64>>(5)?,
@@ -52,20 +52,20 @@ fn head(row: &Row<'_>) -> Result<RunHead, Fault> {
         (Some(at), Some(word)) => Some((row::to_time(at)?, row::to_ending(&word)?)),
         _ => None,
     };
-    Ok(RunHead {
+    Ok(RunSummary {
         id: RunId(row.get(0)?),
         mark: row.get(8)?,
         site: row::to_site(row.get(7)?)?,
         form: row.get(9)?,
         manifest: row.get(1)?,
-        hosts: from_str(&hosts).map_err(Fault::nonsense)?,
+        hosts: from_str(&hosts).map_err(StoreError::corrupt)?,
         verb: row.get(3)?,
         started: row::to_time(row.get(4)?)?,
         ended,
     })
 }
 
-pub(super) fn run(connection: &Connection, id: RunId) -> Result<Option<Run>, Fault> {
+pub(super) fn run(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreError> {
     let head = connection
         .prepare_cached(&format!("{HEAD} WHERE id = ?1"))?
         .query_row(params![id.0], |row| Ok(head(row)))
@@ -84,7 +84,7 @@ pub(super) fn run(connection: &Connection, id: RunId) -> Result<Option<Run>, Fau
     })?;
     Ok(Some(Run {
         head,
-        plan: from_str(&plan).map_err(Fault::nonsense)?,
+        plan: from_str(&plan).map_err(StoreError::corrupt)?,
         entries,
     }))
 }
@@ -93,8 +93,8 @@ pub(super) fn run(connection: &Connection, id: RunId) -> Result<Option<Run>, Fau
 pub(super) fn walk(
     connection: &Connection,
     run: Option<RunId>,
-    mut visit: impl FnMut(i64, RunId, Entry) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    mut visit: impl FnMut(i64, RunId, Entry) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     let filter = if run.is_some() {
         "WHERE run = ?1"
     } else {
@@ -127,14 +127,14 @@ fn unpack(
     id: i64,
     base: Option<i64>,
     text: Option<String>,
-) -> Result<Option<NodeRecord>, Fault> {
+) -> Result<Option<NodeRecord>, StoreError> {
     let Some(text) = text else {
         return Ok(None);
     };
-    let mut value: Value = from_str(&text).map_err(Fault::nonsense)?;
+    let mut value: Value = from_str(&text).map_err(StoreError::corrupt)?;
     if let Some(base) = base {
         let before = known.remove(&base).ok_or_else(|| {
-            Fault::nonsense(format!(
+            StoreError::corrupt(format!(
                 "entry {id} refers to entry {base}, which is not there"
             ))
         })?;
@@ -145,7 +145,10 @@ fn unpack(
     Ok(Some(record))
 }
 
-pub(super) fn records(connection: &Connection, scope: &Scope) -> Result<Vec<NodeRecord>, Fault> {
+pub(super) fn records(
+    connection: &Connection,
+    scope: &Scope,
+) -> Result<Vec<NodeRecord>, StoreError> {
     let mut statement = connection.prepare_cached(
         "SELECT record FROM nodes AS own
          WHERE manifest = ?2 AND host = ?3 AND (site = ?1 OR site = '' AND NOT EXISTS (
@@ -156,7 +159,7 @@ pub(super) fn records(connection: &Connection, scope: &Scope) -> Result<Vec<Node
     let mut records = Vec::new();
     while let Some(row) = rows.next()? {
         let text: String = row.get(0)?;
-        records.push(from_str(&text).map_err(Fault::nonsense)?);
+        records.push(from_str(&text).map_err(StoreError::corrupt)?);
     }
     Ok(records)
 }

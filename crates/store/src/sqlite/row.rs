@@ -1,83 +1,80 @@
-//! Values as columns.
-//!
-//! In: values of the journal. Out: numbers and texts, and back.
-//! Never: a number with a second meaning; they are in files of people.
+//! Converts values to columns and back. The numbers are in users' files: never reuse one.
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_engine::journal::{Ending, Happened, Scope, Trouble};
+use homestak_engine::journal::{RunOutcome, Scope, StepError, StepEvent};
 use jiff::Timestamp;
 use serde_json::{from_str, to_string};
 
-use super::fault::Fault;
+use super::error::StoreError;
 
-/// Returns a time in nanoseconds since 1970.
-pub(super) fn from_time(at: Timestamp) -> Result<i64, Fault> {
+/// Converts to nanoseconds since 1970.
+pub(super) fn from_time(at: Timestamp) -> Result<i64, StoreError> {
     i64::try_from(at.as_nanosecond()).map_err(|_| {
-        Fault::said(
+        StoreError::other(
             format!("the clock says {at}"),
             "set the clock of this machine",
         )
     })
 }
 
-pub(super) fn to_time(nanoseconds: i64) -> Result<Timestamp, Fault> {
-    Timestamp::from_nanosecond(nanoseconds.into()).map_err(Fault::nonsense)
+pub(super) fn to_time(nanoseconds: i64) -> Result<Timestamp, StoreError> {
+    Timestamp::from_nanosecond(nanoseconds.into()).map_err(StoreError::corrupt)
 }
 
-/// Returns the number and the text of what happened.
-pub(super) fn from_happened(happened: &Happened) -> Result<(i64, Option<String>), Fault> {
-    let text = |trouble: &Trouble| to_string(trouble).map(Some).map_err(Fault::nonsense);
+/// Returns number and text of a step event.
+pub(super) fn from_happened(happened: &StepEvent) -> Result<(i64, Option<String>), StoreError> {
+    let text = |trouble: &StepError| to_string(trouble).map(Some).map_err(StoreError::corrupt);
     Ok(match happened {
-        Happened::Intent => (0, None),
-        Happened::Done { changed: false } => (1, None),
-        Happened::Done { changed: true } => (2, None),
-        Happened::Failed(trouble) => (3, text(trouble)?),
-        Happened::UndoIntent => (4, None),
-        Happened::Undone { changed: false } => (5, None),
-        Happened::Undone { changed: true } => (6, None),
-        Happened::UndoFailed(trouble) => (7, text(trouble)?),
-        Happened::Settled => (8, None),
+        StepEvent::Intent => (0, None),
+        StepEvent::Done { changed: false } => (1, None),
+        StepEvent::Done { changed: true } => (2, None),
+        StepEvent::Failed(trouble) => (3, text(trouble)?),
+        StepEvent::UndoIntent => (4, None),
+        StepEvent::Undone { changed: false } => (5, None),
+        StepEvent::Undone { changed: true } => (6, None),
+        StepEvent::UndoFailed(trouble) => (7, text(trouble)?),
+        StepEvent::Settled => (8, None),
     })
 }
 
-pub(super) fn to_happened(number: i64, text: Option<&str>) -> Result<Happened, Fault> {
-    let trouble = || from_str(text.unwrap_or_default()).map_err(Fault::nonsense);
+pub(super) fn to_happened(number: i64, text: Option<&str>) -> Result<StepEvent, StoreError> {
+    let trouble = || from_str(text.unwrap_or_default()).map_err(StoreError::corrupt);
     Ok(match number {
-        0 => Happened::Intent,
-        1 => Happened::Done { changed: false },
-        2 => Happened::Done { changed: true },
-        3 => Happened::Failed(trouble()?),
-        4 => Happened::UndoIntent,
-        5 => Happened::Undone { changed: false },
-        6 => Happened::Undone { changed: true },
-        7 => Happened::UndoFailed(trouble()?),
-        8 => Happened::Settled,
-        _ => return Err(Fault::nonsense(format!("what happened is {number}"))),
+        0 => StepEvent::Intent,
+        1 => StepEvent::Done { changed: false },
+        2 => StepEvent::Done { changed: true },
+        3 => StepEvent::Failed(trouble()?),
+        4 => StepEvent::UndoIntent,
+        5 => StepEvent::Undone { changed: false },
+        6 => StepEvent::Undone { changed: true },
+        7 => StepEvent::UndoFailed(trouble()?),
+        8 => StepEvent::Settled,
+        _ => return Err(StoreError::corrupt(format!("what happened is {number}"))),
     })
 }
 
-/// Returns the site of a scope as a key; empty for the first form.
+/// Returns the site of a scope as a key; empty for the first format.
 pub(super) fn site_key(scope: &Scope) -> &str {
     scope.site.as_ref().map_or("", SiteId::as_str)
 }
 
-pub(super) fn to_site(text: Option<String>) -> Result<Option<SiteId>, Fault> {
+pub(super) fn to_site(text: Option<String>) -> Result<Option<SiteId>, StoreError> {
     let site = |text: String| {
-        SiteId::new(&text).ok_or_else(|| Fault::nonsense(format!("a site is `{text}`")))
+        SiteId::new(&text).ok_or_else(|| StoreError::corrupt(format!("a site is `{text}`")))
     };
     text.map(site).transpose()
 }
 
-pub(super) fn to_ending(word: &str) -> Result<Ending, Fault> {
-    const ALL: [Ending; 6] = [
-        Ending::Done,
-        Ending::Failed,
-        Ending::Stopped,
-        Ending::RolledBack,
-        Ending::Stuck,
-        Ending::Superseded,
+pub(super) fn to_ending(word: &str) -> Result<RunOutcome, StoreError> {
+    const ALL: [RunOutcome; 6] = [
+        RunOutcome::Done,
+        RunOutcome::Failed,
+        RunOutcome::Stopped,
+        RunOutcome::RolledBack,
+        RunOutcome::Stuck,
+        RunOutcome::Superseded,
     ];
     ALL.into_iter()
         .find(|ending| ending.word() == word)
-        .ok_or_else(|| Fault::nonsense(format!("a run ended as `{word}`")))
+        .ok_or_else(|| StoreError::corrupt(format!("a run ended as `{word}`")))
 }

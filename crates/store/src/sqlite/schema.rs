@@ -1,42 +1,42 @@
-//! The form of the file, and how it came to be.
+//! The format of the file, and migrations from older formats.
 //!
-//! In: a file of any older form. Out: the same file in the newest form.
-//! Never: a form half changed; a change to a form that was handed out (add the next number).
+//! A migration is applied completely or not at all. Released migrations never change; add a new
+//! one.
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::fault::Fault;
-use super::steps;
+use super::error::StoreError;
+use super::step_migration;
 
-/// What leads from a form to the next.
+/// A migration.
 pub(super) enum Migration {
-    /// Statements.
+    /// SQL statements.
     Sql(&'static str),
-    /// Code, for what SQL cannot say.
-    Code(fn(&Connection) -> Result<(), Fault>),
+    /// Code.
+    Code(fn(&Connection) -> Result<(), StoreError>),
 }
 
-/// What leads from each form to the next; the first from an empty file to form 1.
+/// The migrations; the first creates format 1 from an empty file.
 pub(super) const MIGRATIONS: &[Migration] = &[
     Migration::Sql(include_str!("../../migrations/0001.sql")),
     Migration::Sql(include_str!("../../migrations/0002.sql")),
-    Migration::Code(steps::name),
+    Migration::Code(step_migration::name_steps),
     Migration::Sql(include_str!("../../migrations/0004.sql")),
 ];
 
-/// Brings a file up to date, wholly or not at all. What it was is backed up before, by its form:
-/// while this transaction is open, nobody else writes.
+/// Migrates a file to the newest format, after a backup. Other processes cannot write during this
+/// transaction.
 pub(super) fn migrate(
     connection: &mut Connection,
     application: i32,
     migrations: &[Migration],
-    back_up: impl FnOnce(&Connection, usize) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    back_up: impl FnOnce(&Connection, usize) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     if version(connection)? == migrations.len() {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have been faster.
+    // Another process may have migrated it.
     let from = version(&transaction)?;
     known(from, migrations.len())?;
     if from > 0 && from < migrations.len() {
@@ -54,19 +54,19 @@ pub(super) fn migrate(
     Ok(())
 }
 
-/// Returns which form a file has; 0 when it is empty.
-pub(super) fn version(connection: &Connection) -> Result<usize, Fault> {
+/// Returns the format of a file; 0 when it is empty.
+pub(super) fn version(connection: &Connection) -> Result<usize, StoreError> {
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0))?;
-    usize::try_from(version).map_err(|_| Fault::nonsense("its form is a negative number"))
+    usize::try_from(version).map_err(|_| StoreError::corrupt("its format is negative"))
 }
 
-/// Refuses a form that this program does not know.
-pub(super) fn known(version: usize, newest: usize) -> Result<(), Fault> {
+/// Refuses unknown formats.
+pub(super) fn known(version: usize, newest: usize) -> Result<(), StoreError> {
     if version <= newest {
         return Ok(());
     }
-    Err(Fault::said(
-        format!("it has form {version}, and this program knows forms up to {newest}"),
-        "use the newer program that wrote it, or name another state directory with `HOMESTAK_STATE`",
+    Err(StoreError::other(
+        format!("it has format {version}, and this version supports formats up to {newest}"),
+        "use the newer version that wrote it, or set `HOMESTAK_STATE` to another directory",
     ))
 }

@@ -1,46 +1,44 @@
-//! What is written, as SQL.
-//!
-//! In: runs, entries, endings. Out: rows, in the transaction that is open.
-//! Never: a commit in the middle; what is kept in memory is only a shorter way to the same rows.
+//! Writes runs, entries and endings in the open transaction. What is cached can be read from the
+//! tables again.
 
 use std::collections::BTreeMap;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepId, StepKind};
-use homestak_engine::journal::{Ending, Entry, Happened, RunId, Scope};
+use homestak_engine::journal::{Entry, RunId, RunOutcome, Scope, StepEvent};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::{from_str, to_string};
 
-use super::fault::Fault;
+use super::error::StoreError;
 use super::lease::{self, Granted};
-use super::{pace, patch, row};
+use super::{durations, patch, row};
 
-/// A connection, and what is remembered between its transactions.
-pub(super) struct Desk {
+/// The writing connection, with its caches.
+pub(super) struct WriteConnection {
     connection: Connection,
-    runs: BTreeMap<RunId, Going>,
-    /// Scopes that this program holds, or lost without knowing.
+    runs: BTreeMap<RunId, OpenRun>,
+    /// Leases of this process, including lost ones.
     pub(super) granted: BTreeMap<Scope, Granted>,
 }
 
 type Kinds = BTreeMap<StepId, StepKind>;
 
-/// A run that goes on.
-struct Going {
+/// A run that is being written.
+struct OpenRun {
     site: Option<SiteId>,
     manifest: String,
-    /// What must be held to write more.
+    /// The scopes that must be locked.
     scopes: Vec<Scope>,
     /// The kind of each step.
     kinds: Kinds,
-    /// When each step began that is being done.
+    /// Start times of steps in progress.
     begun: BTreeMap<StepId, Timestamp>,
-    /// The newest record of each node, and its entry.
+    /// The newest record of each node, with the number of its entry.
     told: BTreeMap<String, (i64, NodeRecord)>,
 }
 
-impl Going {
+impl OpenRun {
     fn new(of: RunScope, kinds: Kinds) -> Self {
         Self {
             scopes: of.scopes(),
@@ -53,7 +51,7 @@ impl Going {
     }
 }
 
-/// What a run is on.
+/// Site, manifest and hosts of a run.
 #[derive(Clone)]
 struct RunScope {
     site: Option<SiteId>,
@@ -62,7 +60,7 @@ struct RunScope {
 }
 
 impl RunScope {
-    fn of(connection: &Connection, run: RunId) -> Result<Self, Fault> {
+    fn of(connection: &Connection, run: RunId) -> Result<Self, StoreError> {
         let (site, manifest, hosts): (Option<String>, String, String) = connection
             .prepare_cached("SELECT site, manifest, hosts FROM runs WHERE id = ?1")?
             .query_row(params![run.0], |row| {
@@ -73,7 +71,7 @@ impl RunScope {
         Ok(Self {
             site: row::to_site(site)?,
             manifest,
-            hosts: from_str(&hosts).map_err(Fault::nonsense)?,
+            hosts: from_str(&hosts).map_err(StoreError::corrupt)?,
         })
     }
 
@@ -83,8 +81,8 @@ impl RunScope {
     }
 }
 
-/// A run that is to be written down.
-pub(super) struct Beginning {
+/// A run to be recorded.
+pub(super) struct NewRun {
     verb: String,
     of: RunScope,
     mark: String,
@@ -95,8 +93,13 @@ pub(super) struct Beginning {
     at: i64,
 }
 
-impl Beginning {
-    pub(super) fn new(verb: &str, plan: &Plan, mark: &str, at: Timestamp) -> Result<Self, Fault> {
+impl NewRun {
+    pub(super) fn new(
+        verb: &str,
+        plan: &Plan,
+        mark: &str,
+        at: Timestamp,
+    ) -> Result<Self, StoreError> {
         Ok(Self {
             verb: verb.to_owned(),
             of: RunScope {
@@ -105,8 +108,8 @@ impl Beginning {
                 hosts: plan.hosts.clone(),
             },
             mark: mark.to_owned(),
-            hosts: to_string(&plan.hosts).map_err(Fault::nonsense)?,
-            plan: to_string(plan).map_err(Fault::nonsense)?,
+            hosts: to_string(&plan.hosts).map_err(StoreError::corrupt)?,
+            plan: to_string(plan).map_err(StoreError::corrupt)?,
             form: plan.format,
             kinds: kinds(plan),
             at: row::from_time(at)?,
@@ -119,7 +122,7 @@ fn kinds(plan: &Plan) -> Kinds {
     steps.map(|step| (step.id.clone(), step.kind)).collect()
 }
 
-impl Desk {
+impl WriteConnection {
     pub(super) fn new(connection: Connection) -> Self {
         Self {
             connection,
@@ -132,30 +135,30 @@ impl Desk {
         &self.connection
     }
 
-    /// Opens a transaction. Immediate: whatever is read in it is still so when it is written.
-    pub(super) fn start(&mut self) -> Result<(), Fault> {
+    /// Starts a transaction. Immediate, so that what is read in it stays valid.
+    pub(super) fn start(&mut self) -> Result<(), StoreError> {
         self.execute("BEGIN IMMEDIATE")
     }
 
-    pub(super) fn commit(&mut self) -> Result<(), Fault> {
+    pub(super) fn commit(&mut self) -> Result<(), StoreError> {
         self.execute("COMMIT")
     }
 
-    /// Gives the transaction up, with everything that is remembered from it.
+    /// Rolls the transaction back, and clears the caches.
     pub(super) fn abandon(&mut self) {
         self.runs.clear();
         if !self.connection.is_autocommit() {
-            // A rollback that fails leaves a transaction open; the next one then says so.
+            // A failed rollback leaves a transaction open, which the next one reports.
             drop(self.execute("ROLLBACK"));
         }
     }
 
-    fn execute(&self, sql: &str) -> Result<(), Fault> {
+    fn execute(&self, sql: &str) -> Result<(), StoreError> {
         self.connection.prepare_cached(sql)?.execute(())?;
         Ok(())
     }
 
-    pub(super) fn begin(&mut self, run: &Beginning) -> Result<RunId, Fault> {
+    pub(super) fn begin(&mut self, run: &NewRun) -> Result<RunId, StoreError> {
         lease::require(self, &run.of.scopes())?;
         self.connection
             .prepare_cached(
@@ -175,28 +178,28 @@ impl Desk {
         self.connection
             .prepare_cached("INSERT INTO plans (run, plan) VALUES (?1, ?2)")?
             .execute(params![id.0, run.plan])?;
-        let going = Going::new(run.of.clone(), run.kinds.clone());
-        self.runs.insert(id, going);
+        let open = OpenRun::new(run.of.clone(), run.kinds.clone());
+        self.runs.insert(id, open);
         Ok(id)
     }
 
-    pub(super) fn append(&mut self, run: RunId, entry: &Entry) -> Result<(), Fault> {
+    pub(super) fn append(&mut self, run: RunId, entry: &Entry) -> Result<(), StoreError> {
         if !self.runs.contains_key(&run) {
             self.runs.insert(run, load(&self.connection, run)?);
         }
-        // Results too: another may have changed since what they are about.
-        lease::require(self, self.runs.get(&run).map_or(&[], |going| &going.scopes))?;
+        // Results too: another process may have made changes.
+        lease::require(self, self.runs.get(&run).map_or(&[], |open| &open.scopes))?;
         let Self {
             connection, runs, ..
         } = self;
-        let going = runs.get_mut(&run).ok_or_else(|| unknown(run))?;
-        let id = going.write(connection, run, entry)?;
+        let open = runs.get_mut(&run).ok_or_else(|| unknown(run))?;
+        let id = open.write(connection, run, entry)?;
         if let Some(record) = &entry.record {
-            project(connection, going.site.as_ref(), &going.manifest, record)?;
-            going.told.insert(record.name.clone(), (id, record.clone()));
+            project(connection, open.site.as_ref(), &open.manifest, record)?;
+            open.told.insert(record.name.clone(), (id, record.clone()));
         }
-        going.time(connection, entry)?;
-        // An entry after the end: the run goes on.
+        open.time(connection, entry)?;
+        // An entry reopens the run.
         connection
             .prepare_cached(
                 "UPDATE runs SET ended = NULL, ending = NULL WHERE id = ?1 AND ended IS NOT NULL",
@@ -205,7 +208,12 @@ impl Desk {
         Ok(())
     }
 
-    pub(super) fn end(&mut self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), Fault> {
+    pub(super) fn end(
+        &mut self,
+        run: RunId,
+        ending: RunOutcome,
+        at: Timestamp,
+    ) -> Result<(), StoreError> {
         lease::require(self, &RunScope::of(&self.connection, run)?.scopes())?;
         self.connection
             .prepare_cached("UPDATE runs SET ended = ?2, ending = ?3 WHERE id = ?1")?
@@ -214,9 +222,9 @@ impl Desk {
         Ok(())
     }
 
-    pub(super) fn forget(&mut self, scope: &Scope, node: &str) -> Result<bool, Fault> {
+    pub(super) fn forget(&mut self, scope: &Scope, node: &str) -> Result<bool, StoreError> {
         let mut gone = false;
-        // One of the first form counts for this site too, until it writes its own.
+        // Records of the first format count for this site too, until it writes its own.
         for site in [scope.site.as_ref(), None] {
             if remove(&self.connection, site, &scope.manifest, &scope.host, node)? {
                 gone = true;
@@ -237,9 +245,9 @@ impl Desk {
     }
 }
 
-impl Going {
-    /// Writes the row of an entry and returns its number.
-    fn write(&self, connection: &Connection, run: RunId, entry: &Entry) -> Result<i64, Fault> {
+impl OpenRun {
+    /// Writes an entry, and returns its number.
+    fn write(&self, connection: &Connection, run: RunId, entry: &Entry) -> Result<i64, StoreError> {
         let (what, trouble) = row::from_happened(&entry.happened)?;
         let (base, record) = match &entry.record {
             Some(record) => self.pack(record)?,
@@ -262,65 +270,63 @@ impl Going {
         Ok(connection.last_insert_rowid())
     }
 
-    /// Returns a record as what differs from the one before, or whole.
-    fn pack(&self, record: &NodeRecord) -> Result<(Option<i64>, Option<String>), Fault> {
+    /// Returns a record as a patch of the one before, or whole.
+    fn pack(&self, record: &NodeRecord) -> Result<(Option<i64>, Option<String>), StoreError> {
         if let Some((base, before)) = self.told.get(&record.name)
             && let Some(patch) = patch::diff(before, record)
         {
             return Ok((Some(*base), Some(patch)));
         }
-        let whole = to_string(record).map_err(Fault::nonsense)?;
+        let whole = to_string(record).map_err(StoreError::corrupt)?;
         Ok((None, Some(whole)))
     }
 
-    /// Keeps how long a step took. A step that was begun by a program that died is not counted:
-    /// the time it was dead is in it.
-    fn time(&mut self, connection: &Connection, entry: &Entry) -> Result<(), Fault> {
+    /// Stores the duration of a step, unless it was started by another process.
+    fn time(&mut self, connection: &Connection, entry: &Entry) -> Result<(), StoreError> {
         let Some(step) = &entry.step else {
             return Ok(());
         };
         let changed = match &entry.happened {
-            Happened::Intent => {
+            StepEvent::Intent => {
                 self.begun.insert(step.clone(), entry.at);
                 return Ok(());
             }
-            Happened::Done { changed } => *changed,
-            Happened::Failed(_)
-            | Happened::UndoIntent
-            | Happened::Undone { .. }
-            | Happened::UndoFailed(_)
-            | Happened::Settled => false,
+            StepEvent::Done { changed } => *changed,
+            StepEvent::Failed(_)
+            | StepEvent::UndoIntent
+            | StepEvent::Undone { .. }
+            | StepEvent::UndoFailed(_)
+            | StepEvent::Settled => false,
         };
         let (Some(begun), Some(kind)) = (self.begun.remove(step), self.kinds.get(step)) else {
             return Ok(());
         };
         let seconds = entry.at.duration_since(begun).as_secs_f64();
-        // Less than nothing: the clock was set back meanwhile.
+        // The clock was set back.
         if changed && seconds >= 0.0 {
-            pace::keep(connection, *kind, seconds)?;
+            durations::keep(connection, *kind, seconds)?;
         }
         Ok(())
     }
 }
 
-/// Takes up a run that another process began, or that ended before.
-fn load(connection: &Connection, run: RunId) -> Result<Going, Fault> {
+/// Loads a run that another process started, or that ended before.
+fn load(connection: &Connection, run: RunId) -> Result<OpenRun, StoreError> {
     let of = RunScope::of(connection, run)?;
     let plan: String = connection
         .prepare_cached("SELECT plan FROM plans WHERE run = ?1")?
         .query_row(params![run.0], |row| row.get(0))?;
-    let plan: Plan = from_str(&plan).map_err(Fault::nonsense)?;
-    Ok(Going::new(of, kinds(&plan)))
+    let plan: Plan = from_str(&plan).map_err(StoreError::corrupt)?;
+    Ok(OpenRun::new(of, kinds(&plan)))
 }
 
-/// Makes the newest record of a node what is known of it. One of the first form is superseded by
-/// the first that its site writes.
+/// Stores the newest record of a node. The first record of a site replaces one of the first format.
 pub(super) fn project(
     connection: &Connection,
     site: Option<&SiteId>,
     manifest: &str,
     record: &NodeRecord,
-) -> Result<(), Fault> {
+) -> Result<(), StoreError> {
     for site in [site, None] {
         remove(connection, site, manifest, &record.host, &record.name)?;
     }
@@ -336,7 +342,7 @@ pub(super) fn project(
             manifest,
             record.host,
             record.name,
-            to_string(record).map_err(Fault::nonsense)?
+            to_string(record).map_err(StoreError::corrupt)?
         ])?;
     Ok(())
 }
@@ -347,7 +353,7 @@ fn remove(
     manifest: &str,
     host: &str,
     node: &str,
-) -> Result<bool, Fault> {
+) -> Result<bool, StoreError> {
     let gone = connection
         .prepare_cached(
             "DELETE FROM nodes WHERE site = ?1 AND manifest = ?2 AND host = ?3 AND name = ?4",
@@ -361,9 +367,9 @@ fn remove(
     Ok(gone > 0)
 }
 
-fn unknown(run: RunId) -> Fault {
-    Fault::said(
+fn unknown(run: RunId) -> StoreError {
+    StoreError::other(
         format!("there is no run {run}"),
-        "is it in another state directory? `HOMESTAK_STATE` names it",
+        "it may be in another state directory; see `HOMESTAK_STATE`",
     )
 }

@@ -1,7 +1,4 @@
-//! The one thread that writes. Everything that waits goes into one transaction.
-//!
-//! In: orders, from any task. Out: an answer to each, after its transaction is on disk.
-//! Never: an answer before that; one order's fault as the answer to another.
+//! The thread that writes. Pending requests share a transaction, and are answered after its commit.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -12,39 +9,43 @@ use homestak_engine::journal::JournalError;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use super::fault::Fault;
+use super::error::StoreError;
 use super::file::File;
 use super::lease;
-use super::write::Desk;
+use super::write::WriteConnection;
 
-/// So many orders share a transaction at most, so that the first does not wait for ever.
+/// At most this many requests share a transaction.
 const BATCH: usize = 1024;
 
-/// Hands orders to the thread. When it is dropped, what was ordered is written first.
+/// Sends requests to the thread. Dropping it waits for pending requests.
 pub(super) struct Writer {
-    // Unbounded, yet small: each caller waits for its answer before it orders again.
+    // Unbounded, but small: each caller waits for its answer.
     orders: Option<Sender<Box<dyn Work>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Writer {
-    pub(super) fn start(desk: Desk, file: File, heartbeat: Duration) -> Result<Self, Fault> {
+    pub(super) fn start(
+        db: WriteConnection,
+        file: File,
+        heartbeat: Duration,
+    ) -> Result<Self, StoreError> {
         let (orders, inbox) = channel();
         let thread = thread::Builder::new()
             .name("journal".into())
-            .spawn(move || serve(desk, &file, &inbox, heartbeat))?;
+            .spawn(move || serve(db, &file, &inbox, heartbeat))?;
         Ok(Self {
             orders: Some(orders),
             thread: Some(thread),
         })
     }
 
-    /// Orders something and waits until it is on disk. `act` may be called twice, the first time
-    /// in a transaction that came to nothing.
+    /// Sends a request and waits until it is on disk. `act` may be called twice, the first time in
+    /// a transaction that is rolled back.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         doing: impl Into<String>,
-        act: impl FnMut(&mut Desk) -> Result<T, Fault> + Send + 'static,
+        act: impl FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, JournalError> {
         let doing = doing.into();
         let (reply, answer) = oneshot::channel();
@@ -54,18 +55,21 @@ impl Writer {
             value: None,
             reply: Some(reply),
         });
-        // Cancel safety: the order stands; its answer, a lease included, is dropped.
+        // Cancel safety: the request is executed; its result, including a lease, is dropped.
         answer.await.unwrap_or_else(|_| {
             Err(JournalError::Broken {
                 doing,
-                detail: "the thread that writes has ended".into(),
+                detail: "the writer thread has ended".into(),
                 hint: "this is a bug of homestak; please report it".into(),
             })
         })
     }
 
-    /// Orders something without waiting for it.
-    pub(super) fn tell(&self, act: impl FnMut(&mut Desk) -> Result<(), Fault> + Send + 'static) {
+    /// Sends a request without waiting.
+    pub(super) fn tell(
+        &self,
+        act: impl FnMut(&mut WriteConnection) -> Result<(), StoreError> + Send + 'static,
+    ) {
         self.send(Order {
             doing: String::new(),
             act,
@@ -76,7 +80,7 @@ impl Writer {
 
     fn send(&self, work: impl Work + 'static) {
         if let Some(orders) = &self.orders {
-            // When the thread has ended, whoever waits finds the other end of its answer gone.
+            // If the thread has ended, the answer channel is closed.
             drop(orders.send(Box::new(work)));
         }
     }
@@ -85,7 +89,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.orders.take());
-        // The last lease may be dropped by the thread itself; it then ends by itself.
+        // The thread itself may drop the last lease; it then ends by itself.
         let own = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
         if let Some(thread) = self.thread.take().filter(|thread| !own(thread)) {
             drop(thread.join());
@@ -94,8 +98,8 @@ impl Drop for Writer {
 }
 
 trait Work: Send {
-    fn act(&mut self, desk: &mut Desk) -> Result<(), Fault>;
-    fn answer(self: Box<Self>, result: Result<(), Fault>, file: &File);
+    fn act(&mut self, db: &mut WriteConnection) -> Result<(), StoreError>;
+    fn answer(self: Box<Self>, result: Result<(), StoreError>, file: &File);
 }
 
 struct Order<F, T> {
@@ -105,34 +109,42 @@ struct Order<F, T> {
     reply: Option<oneshot::Sender<Result<T, JournalError>>>,
 }
 
-impl<T: Send, F: FnMut(&mut Desk) -> Result<T, Fault> + Send> Work for Order<F, T> {
-    fn act(&mut self, desk: &mut Desk) -> Result<(), Fault> {
-        self.value = Some((self.act)(desk)?);
+impl<T: Send, F: FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send> Work for Order<F, T> {
+    fn act(&mut self, db: &mut WriteConnection) -> Result<(), StoreError> {
+        self.value = Some((self.act)(db)?);
         Ok(())
     }
 
-    fn answer(self: Box<Self>, result: Result<(), Fault>, file: &File) {
+    fn answer(self: Box<Self>, result: Result<(), StoreError>, file: &File) {
         let Self {
             doing,
             act,
             value,
             reply,
         } = *self;
-        // Before the answer: what it holds of the writer must not outlive the answer to it.
+        // Before the answer: its references to the writer must not outlive it.
         drop(act);
         let result = match (result, value) {
             (Ok(()), Some(value)) => Ok(value),
-            (Ok(()), None) => Err(Fault::said("nothing was done", "this is a bug of homestak")),
-            (Err(fault), _) => Err(fault),
+            (Ok(()), None) => Err(StoreError::other(
+                "nothing was done",
+                "this is a bug of homestak",
+            )),
+            (Err(error), _) => Err(error),
         };
         if let Some(reply) = reply {
-            // Nobody waits any more: the value goes, and a lease in it with it.
-            drop(reply.send(result.map_err(|fault| fault.told(&doing, file))));
+            // Without a receiver, the value is dropped, including a lease.
+            drop(reply.send(result.map_err(|error| error.into_journal_error(&doing, file))));
         }
     }
 }
 
-fn serve(mut desk: Desk, file: &File, inbox: &Receiver<Box<dyn Work>>, heartbeat: Duration) {
+fn serve(
+    mut db: WriteConnection,
+    file: &File,
+    inbox: &Receiver<Box<dyn Work>>,
+    heartbeat: Duration,
+) {
     let mut last = WallClock.now();
     loop {
         let first = match inbox.recv_timeout(heartbeat) {
@@ -142,44 +154,44 @@ fn serve(mut desk: Desk, file: &File, inbox: &Receiver<Box<dyn Work>>, heartbeat
         };
         let mut batch: Vec<Box<dyn Work>> = first.into_iter().collect();
         batch.extend(inbox.try_iter().take(BATCH - 1));
-        let together = batch.len() > 1 && transact(&mut desk, &mut batch).is_ok();
+        let together = batch.len() > 1 && transact(&mut db, &mut batch).is_ok();
         for mut work in batch {
             let result = if together {
                 Ok(())
             } else {
-                // Alone, so that each has the result that is its own.
-                transact(&mut desk, std::slice::from_mut(&mut work))
+                // One by one, so that each gets its own result.
+                transact(&mut db, std::slice::from_mut(&mut work))
             };
             work.answer(result, file);
         }
         let now = WallClock.now();
-        // Less than nothing: the clock was set back.
+        // The clock was set back.
         let recent = Duration::try_from(now.duration_since(last)).is_ok_and(|ago| ago < heartbeat);
-        if !recent && !desk.granted.is_empty() {
+        if !recent && !db.granted.is_empty() {
             last = now;
-            beat(&mut desk, now);
+            beat(&mut db, now);
         }
     }
 }
 
-/// Records that this program lives. When that fails, the next time is soon enough.
-fn beat(desk: &mut Desk, now: Timestamp) {
-    let done = desk
+/// Writes heartbeats. A failure is retried at the next interval.
+fn beat(db: &mut WriteConnection, now: Timestamp) {
+    let done = db
         .start()
-        .and_then(|()| lease::beat(desk, now))
-        .and_then(|()| desk.commit());
+        .and_then(|()| lease::beat(db, now))
+        .and_then(|()| db.commit());
     if done.is_err() {
-        desk.abandon();
+        db.abandon();
     }
 }
 
-fn transact(desk: &mut Desk, batch: &mut [Box<dyn Work>]) -> Result<(), Fault> {
-    let result = desk
+fn transact(db: &mut WriteConnection, batch: &mut [Box<dyn Work>]) -> Result<(), StoreError> {
+    let result = db
         .start()
-        .and_then(|()| batch.iter_mut().try_for_each(|work| work.act(desk)))
-        .and_then(|()| desk.commit());
+        .and_then(|()| batch.iter_mut().try_for_each(|work| work.act(db)))
+        .and_then(|()| db.commit());
     if result.is_err() {
-        desk.abandon();
+        db.abandon();
     }
     result
 }

@@ -1,18 +1,17 @@
 //! Who works on what.
-//!
-//! In: a ground. Out: nothing.
-//! Never: processes that die; those are in `processes`.
 
 use std::time::Duration;
 
-use homestak_engine::journal::{Ending, Happened, Journal, JournalError, Lease, Life, Scope};
+use homestak_engine::journal::{
+    HolderState, Journal, JournalError, Lease, RunOutcome, Scope, StepEvent,
+};
 
 use super::sample::{at, done, entry, plan, scope};
-use super::{Ground, run};
+use super::{JournalFixture, run};
 
 /// Returns what is held by someone, or the lease.
 pub(crate) async fn hold(journal: &dyn Journal, scopes: &[Scope]) -> Result<Box<dyn Lease>, Scope> {
-    match journal.hold(scopes).await {
+    match journal.lock(scopes).await {
         Ok(lease) => Ok(lease),
         Err(JournalError::Held { scope, holder, .. }) => {
             assert!(holder.starts_with("process "), "{holder}");
@@ -22,9 +21,9 @@ pub(crate) async fn hold(journal: &dyn Journal, scopes: &[Scope]) -> Result<Box<
     }
 }
 
-pub(crate) fn a_scope_is_held_until_its_lease_is_dropped(ground: &impl Ground) {
+pub(crate) fn a_scope_is_locked_until_its_lease_is_dropped(fixture: &impl JournalFixture) {
     run(async {
-        let (one, other) = (ground.open(), ground.open());
+        let (one, other) = (fixture.open(), fixture.open());
         let web = [scope("web", "father")];
         let lease = hold(&*one, &web).await.unwrap();
         for journal in [&one, &other] {
@@ -39,9 +38,9 @@ pub(crate) fn a_scope_is_held_until_its_lease_is_dropped(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn all_scopes_are_taken_or_none(ground: &impl Ground) {
+pub(crate) fn all_scopes_are_taken_or_none(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let (a, b, c) = (
             scope("web", "father"),
             scope("web", "mother"),
@@ -57,9 +56,9 @@ pub(crate) fn all_scopes_are_taken_or_none(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn holders_of_different_scopes_do_not_wait(ground: &impl Ground) {
+pub(crate) fn holders_of_different_scopes_do_not_wait(fixture: &impl JournalFixture) {
     run(async {
-        let (one, other) = (ground.open(), ground.open());
+        let (one, other) = (fixture.open(), fixture.open());
         let web = hold(&*one, &[scope("web", "father")]).await.unwrap();
         let mail = hold(&*other, &[scope("mail", "father")]).await.unwrap();
         let both = hold(&*one, &[scope("web", "mother")]).await.unwrap();
@@ -75,9 +74,9 @@ pub(crate) fn holders_of_different_scopes_do_not_wait(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn a_scope_named_twice_is_taken_once(ground: &impl Ground) {
+pub(crate) fn a_scope_named_twice_is_taken_once(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let web = scope("web", "father");
         let lease = hold(&*journal, &[web.clone(), web.clone()]).await.unwrap();
         assert!(hold(&*journal, std::slice::from_ref(&web)).await.is_err());
@@ -87,9 +86,9 @@ pub(crate) fn a_scope_named_twice_is_taken_once(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn a_lease_outlives_the_journal_it_was_taken_from(ground: &impl Ground) {
+pub(crate) fn a_lease_outlives_the_journal_it_was_taken_from(fixture: &impl JournalFixture) {
     run(async {
-        let (one, other) = (ground.open(), ground.open());
+        let (one, other) = (fixture.open(), fixture.open());
         let web = [scope("web", "father")];
         let lease = hold(&*one, &web).await.unwrap();
         drop(one);
@@ -99,14 +98,14 @@ pub(crate) fn a_lease_outlives_the_journal_it_was_taken_from(ground: &impl Groun
     });
 }
 
-pub(crate) fn a_call_that_is_given_up_holds_nothing(ground: &impl Ground) {
+pub(crate) fn a_dropped_call_holds_no_lease(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let web = [scope("web", "father")];
         for _ in 0..20 {
             tokio::select! {
                 biased;
-                lease = journal.hold(&web) => drop(lease),
+                lease = journal.lock(&web) => drop(lease),
                 () = std::future::ready(()) => {}
             }
         }
@@ -121,9 +120,9 @@ pub(crate) fn a_call_that_is_given_up_holds_nothing(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn the_number_of_a_scope_grows_each_time_it_is_taken(ground: &impl Ground) {
+pub(crate) fn the_number_of_a_scope_grows_with_each_lease(fixture: &impl JournalFixture) {
     run(async {
-        let (one, other) = (ground.open(), ground.open());
+        let (one, other) = (fixture.open(), fixture.open());
         let web = scope("web", "father");
         let mail = scope("mail", "father");
         assert_eq!(one.fence(&web).await.unwrap(), None);
@@ -137,8 +136,8 @@ pub(crate) fn the_number_of_a_scope_grows_each_time_it_is_taken(ground: &impl Gr
             assert!(fence.number > last, "{} after {last}", fence.number);
             last = fence.number;
             keys.push(fence.scope.clone());
-            let found = journal.holding(&web).await.unwrap().unwrap();
-            assert_eq!((found.number, found.life), (last, Life::Alive));
+            let found = journal.holder(&web).await.unwrap().unwrap();
+            assert_eq!((found.number, found.life), (last, HolderState::Alive));
             assert_ne!(
                 journal.fence(&mail).await.unwrap().unwrap().scope,
                 fence.scope
@@ -147,7 +146,7 @@ pub(crate) fn the_number_of_a_scope_grows_each_time_it_is_taken(ground: &impl Gr
             assert!(other.unlock(&web, last).await.is_err());
             drop(lease);
             assert_eq!(journal.fence(&web).await.unwrap(), None);
-            assert!(journal.holding(&web).await.unwrap().is_none());
+            assert!(journal.holder(&web).await.unwrap().is_none());
         }
         keys.dedup();
         assert_eq!(keys.len(), 1, "{keys:?}");
@@ -169,19 +168,19 @@ fn is_lost<T>(result: Result<T, JournalError>, to: Option<&str>) -> bool {
     }
 }
 
-pub(crate) fn a_run_that_lost_its_lease_writes_nothing_more(ground: &impl Ground) {
+pub(crate) fn a_run_that_lost_its_lease_writes_nothing_more(fixture: &impl JournalFixture) {
     run(async {
-        let (one, other) = (ground.open(), ground.open());
+        let (one, other) = (fixture.open(), fixture.open());
         let m = scope("m", "father");
         let first = hold(&*one, std::slice::from_ref(&m)).await.unwrap();
         let plan = plan("m", 2);
         let id = one.begin("apply", &plan, "run", at(0)).await.unwrap();
-        one.append(id, &entry(0, Happened::Intent)).await.unwrap();
-        ground.move_away(&m);
-        // Silent, but nobody has taken it.
+        one.append(id, &entry(0, StepEvent::Intent)).await.unwrap();
+        fixture.move_away(&m);
+        // Silent, but no one has taken it.
         one.append(id, &entry(0, done())).await.unwrap();
-        let found = other.holding(&m).await.unwrap().unwrap();
-        assert_eq!(found.life, Life::Unknown);
+        let found = other.holder(&m).await.unwrap().unwrap();
+        assert_eq!(found.life, HolderState::Unknown);
         other.unlock(&m, found.number).await.unwrap();
         let fence = one.fence(&m).await.unwrap().unwrap();
         assert_eq!(fence.number, found.number);
@@ -191,20 +190,20 @@ pub(crate) fn a_run_that_lost_its_lease_writes_nothing_more(ground: &impl Ground
                 false => None,
             };
             let to = taken.then_some("process ");
-            for happened in [Happened::Intent, Happened::UndoIntent, done()] {
+            for happened in [StepEvent::Intent, StepEvent::UndoIntent, done()] {
                 assert!(is_lost(one.append(id, &entry(1, happened)).await, to));
             }
             assert!(is_lost(one.begin("apply", &plan, "run", at(1)).await, to));
-            assert!(is_lost(one.end(id, Ending::Done, at(1)).await, to));
+            assert!(is_lost(one.end(id, RunOutcome::Done, at(1)).await, to));
             if taken {
                 let new = other.fence(&m).await.unwrap().unwrap();
                 assert!(new.number > fence.number && new.scope == fence.scope);
-                let end = Ending::Superseded;
+                let end = RunOutcome::Superseded;
                 other.end(id, end, at(2)).await.unwrap();
                 let run = other.run(id).await.unwrap().unwrap();
                 assert_eq!((run.entries.len(), run.head.ended), (2, Some((at(2), end))));
                 // What is dropped late frees nothing of others.
-                assert!(one.hold(std::slice::from_ref(&m)).await.is_err());
+                assert!(one.lock(std::slice::from_ref(&m)).await.is_err());
             }
             drop(second);
         }
@@ -213,6 +212,6 @@ pub(crate) fn a_run_that_lost_its_lease_writes_nothing_more(ground: &impl Ground
         drop(first);
         // Other manifests are not concerned, and with a new lease it may write again.
         let _lease = hold(&*one, std::slice::from_ref(&m)).await.unwrap();
-        one.append(id, &entry(1, Happened::Intent)).await.unwrap();
+        one.append(id, &entry(1, StepEvent::Intent)).await.unwrap();
     });
 }

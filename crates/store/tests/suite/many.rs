@@ -1,15 +1,12 @@
 //! Many at once.
-//!
-//! In: a ground. Out: nothing.
-//! Never: an order between tasks that do not wait for each other.
 
 use std::sync::Arc;
 
 use homestak_core::plan::{NodeStatus, StepId};
-use homestak_engine::journal::{Ending, Happened, Journal, RunId};
+use homestak_engine::journal::{Journal, RunId, RunOutcome, StepEvent};
 
 use super::sample::{at, done, entry, known, plan, record, step};
-use super::{Ground, run};
+use super::{JournalFixture, run};
 
 /// Waits for all, each polled at once, so that what they order is ordered together.
 pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
@@ -37,11 +34,11 @@ async fn steps(journal: &dyn Journal, id: RunId) -> Vec<Option<StepId>> {
     run.entries.into_iter().map(|entry| entry.step).collect()
 }
 
-pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground) {
+pub(crate) fn entries_of_many_tasks_are_complete_and_in_order(fixture: &impl JournalFixture) {
     const TASKS: usize = 64;
     const EACH: usize = 25;
     run(async {
-        let journals = [ground.open(), ground.open()];
+        let journals = [fixture.open(), fixture.open()];
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..TASKS {
             let journal = Arc::clone(&journals[task % 2]);
@@ -53,7 +50,7 @@ pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground)
                 for step in 0..EACH {
                     journal.append(id, &entry(step, done())).await.unwrap();
                 }
-                journal.end(id, Ending::Done, at(1)).await.unwrap();
+                journal.end(id, RunOutcome::Done, at(1)).await.unwrap();
                 id
             });
         }
@@ -68,9 +65,9 @@ pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground)
     });
 }
 
-pub(crate) fn a_reader_sees_a_beginning_of_what_is_written(ground: &impl Ground) {
+pub(crate) fn a_reader_sees_a_prefix_of_what_is_written(fixture: &impl JournalFixture) {
     run(async {
-        let (writer, reader) = (ground.open(), ground.open());
+        let (writer, reader) = (fixture.open(), fixture.open());
         let id = writer
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
@@ -93,15 +90,15 @@ pub(crate) fn a_reader_sees_a_beginning_of_what_is_written(ground: &impl Ground)
     });
 }
 
-pub(crate) fn one_that_is_refused_does_not_spoil_the_others(ground: &impl Ground) {
+pub(crate) fn a_refused_request_does_not_affect_the_others(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let id = journal
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
             .unwrap();
         let nobody = RunId(id.0 + 1);
-        let web = |step| known(step, Happened::Intent, record("web", NodeStatus::Created));
+        let web = |step| known(step, StepEvent::Intent, record("web", NodeStatus::Created));
         let entries: Vec<_> = (0..40).map(web).collect();
         let orders = entries.iter().enumerate().map(|(at, entry)| {
             let run = if at % 10 == 7 { nobody } else { id };

@@ -1,16 +1,13 @@
 //! Several processes on one journal, and what is left when one is killed.
-//!
-//! In: a ground. Out: nothing.
-//! Never: a goodbye; processes are ended by `SIGKILL`.
 
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::process::{Child, ChildStdout};
 
 use homestak_core::plan::{NodeStatus, StepId};
-use homestak_engine::journal::{Happened, Journal, JournalError, RunId};
+use homestak_engine::journal::{Journal, JournalError, RunId, StepEvent};
 
 use super::sample::{at, done, entry, known, plan, record, scope, step};
-use super::{Ground, run};
+use super::{JournalFixture, run};
 
 #[expect(
     clippy::print_stdout,
@@ -22,11 +19,11 @@ fn acknowledge(step: usize) {
 
 /// What a started process does: `append RUN COUNT`, `hold MANIFEST` or `act RUN`. Each line it prints that
 /// begins with `ok` says that something is on disk.
-pub(crate) fn play(ground: &impl Ground, role: &str) {
+pub(crate) fn play(fixture: &impl JournalFixture, role: &str) {
     let words: Vec<&str> = role.split(' ').collect();
     let number = |at: usize| words[at].parse::<i64>().unwrap();
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         match words[0] {
             "append" => {
                 let id = RunId(number(1));
@@ -37,15 +34,15 @@ pub(crate) fn play(ground: &impl Ground, role: &str) {
                 }
             }
             "hold" => {
-                let _lease = journal.hold(&[scope(words[1], "father")]).await.unwrap();
+                let _lease = journal.lock(&[scope(words[1], "father")]).await.unwrap();
                 acknowledge(0);
                 // Until the other side goes away or kills it.
                 std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
             }
             "act" => {
-                let _lease = journal.hold(&[scope("m", "father")]).await.unwrap();
+                let _lease = journal.lock(&[scope("m", "father")]).await.unwrap();
                 for step in 0.. {
-                    let intent = entry(step, Happened::Intent);
+                    let intent = entry(step, StepEvent::Intent);
                     match journal.append(RunId(number(1)), &intent).await {
                         Ok(()) => acknowledge(step),
                         Err(JournalError::Lost { .. }) => return,
@@ -67,8 +64,8 @@ struct Other {
 }
 
 impl Other {
-    fn start(ground: &impl Ground, role: &str) -> Self {
-        let mut child = ground.start(role);
+    fn start(fixture: &impl JournalFixture, role: &str) -> Self {
+        let mut child = fixture.start(role);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
@@ -113,11 +110,11 @@ async fn steps(journal: &dyn Journal, id: RunId) -> Vec<Option<StepId>> {
     run.entries.into_iter().map(|entry| entry.step).collect()
 }
 
-pub(crate) fn two_processes_write_at_once(ground: &impl Ground) {
+pub(crate) fn two_processes_write_at_once(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let ids = [begin(&*journal).await, begin(&*journal).await];
-        let mut others = ids.map(|id| Other::start(ground, &format!("append {id} 60")));
+        let mut others = ids.map(|id| Other::start(fixture, &format!("append {id} 60")));
         for other in &mut others {
             assert_eq!(other.acknowledged(60), 60);
         }
@@ -130,17 +127,17 @@ pub(crate) fn two_processes_write_at_once(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn what_was_acknowledged_survives_a_kill(ground: &impl Ground) {
+pub(crate) fn acknowledged_entries_survive_a_kill(fixture: &impl JournalFixture) {
     run(async {
         for early in [1, 10, 40] {
-            let id = begin(&*ground.open()).await;
-            // More than it can write before it is killed; nobody else has the journal open.
-            let mut other = Other::start(ground, &format!("append {id} 1000000"));
+            let id = begin(&*fixture.open()).await;
+            // More than it can write before it is killed; no one else has the journal open.
+            let mut other = Other::start(fixture, &format!("append {id} 1000000"));
             let before = other.acknowledged(early);
             other.kill();
             let acknowledged = before + other.acknowledged(usize::MAX);
             assert!(acknowledged >= early);
-            let journal = ground.open();
+            let journal = fixture.open();
             let found = steps(&*journal, id).await;
             assert_eq!(found, (0..found.len()).map(step).collect::<Vec<_>>());
             assert!(
@@ -162,37 +159,37 @@ pub(crate) fn what_was_acknowledged_survives_a_kill(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn a_killed_holder_loses_its_lease(ground: &impl Ground) {
+pub(crate) fn a_killed_holder_loses_its_lease(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let web = [scope("web", "father")];
-        let mut other = Other::start(ground, "hold web");
+        let mut other = Other::start(fixture, "hold web");
         assert_eq!(other.acknowledged(1), 1);
-        assert!(journal.hold(&web).await.is_err());
+        assert!(journal.lock(&web).await.is_err());
         other.kill();
-        // Its end of the pipe closes with it; nobody has buried it yet.
+        // Its end of the pipe closes with it; no one has buried it yet.
         assert_eq!(other.acknowledged(1), 0);
-        let mut lease = journal.hold(&web).await;
+        let mut lease = journal.lock(&web).await;
         for _ in 0..1000 {
             // The pipe may close a moment before the kernel calls it dead.
             if lease.is_ok() {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            lease = journal.hold(&web).await;
+            lease = journal.lock(&web).await;
         }
         assert!(lease.is_ok());
-        assert!(journal.hold(&web).await.is_err());
+        assert!(journal.lock(&web).await.is_err());
     });
 }
 
-pub(crate) fn a_living_holder_keeps_its_lease(ground: &impl Ground) {
+pub(crate) fn a_living_holder_keeps_its_lease(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
-        let mut other = Other::start(ground, "hold web");
+        let journal = fixture.open();
+        let mut other = Other::start(fixture, "hold web");
         assert_eq!(other.acknowledged(1), 1);
         let result = journal
-            .hold(&[scope("mail", "father"), scope("web", "father")])
+            .lock(&[scope("mail", "father"), scope("web", "father")])
             .await;
         let Err(JournalError::Held {
             scope: held,
@@ -208,31 +205,31 @@ pub(crate) fn a_living_holder_keeps_its_lease(ground: &impl Ground) {
             holder.starts_with(&format!("process {pid} on ")),
             "{holder}"
         );
-        // It keeps nobody from anything else.
-        journal.hold(&[scope("mail", "father")]).await.unwrap();
+        // It keeps no one from anything else.
+        journal.lock(&[scope("mail", "father")]).await.unwrap();
         begin(&*journal).await;
         // When it ends by itself, too, the scope is free.
         drop(other.child.stdin.take());
         assert!(other.child.wait().unwrap().success());
-        journal.hold(&[scope("web", "father")]).await.unwrap();
+        journal.lock(&[scope("web", "father")]).await.unwrap();
     });
 }
 
-pub(crate) fn a_holder_that_was_stopped_finds_its_lease_taken(ground: &impl Ground) {
+pub(crate) fn a_holder_that_was_stopped_has_lost_its_lease(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let m = scope("m", "father");
         let id = begin(&*journal).await;
-        let mut other = Other::start(ground, &format!("act {id}"));
+        let mut other = Other::start(fixture, &format!("act {id}"));
         let mut more = other.child.stdin.take().unwrap();
         assert_eq!(other.acknowledged(1), 1);
         more.write_all(b"\n").unwrap();
         assert_eq!(other.acknowledged(1), 1);
         other.send(rustix::process::Signal::STOP);
-        ground.move_away(&m);
-        let found = journal.holding(&m).await.unwrap().unwrap();
+        fixture.move_away(&m);
+        let found = journal.holder(&m).await.unwrap().unwrap();
         journal.unlock(&m, found.number).await.unwrap();
-        let _lease = journal.hold(std::slice::from_ref(&m)).await.unwrap();
+        let _lease = journal.lock(std::slice::from_ref(&m)).await.unwrap();
         other.send(rustix::process::Signal::CONT);
         more.write_all(b"\n\n").unwrap();
         assert!(other.child.wait().unwrap().success());

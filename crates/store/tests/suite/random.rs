@@ -1,20 +1,17 @@
 //! Whatever is written, in whatever order and by whichever program, is read back.
-//!
-//! In: a ground, random acts. Out: nothing.
-//! Never: a second opinion on what counts; the model here is all of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use homestak_core::plan::{NodeLocation, NodeRecord, NodeStatus};
-use homestak_engine::journal::{Ending, Entry, Happened, Journal, RunId, Trouble};
-use homestak_engine::ports::{Class, Next, Sent};
+use homestak_engine::journal::{Entry, Journal, RunId, RunOutcome, StepError, StepEvent};
+use homestak_engine::ports::{ErrorClass, NextAction, Sent};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::sample::{at, plan, record, scope, step};
-use super::{Ground, run};
+use super::{JournalFixture, run};
 
 const NAMES: [&str; 3] = ["db", "web", "ünïcödé \"x\""];
 const HOSTS: [&str; 2] = ["father", "mother"];
@@ -23,28 +20,28 @@ const MANIFESTS: [&str; 3] = ["one", "two", "one"];
 #[derive(Clone, Debug)]
 enum Act {
     Append(usize, Box<Entry>),
-    End(usize, Ending),
+    End(usize, RunOutcome),
     Forget(usize, usize, usize),
     Reopen,
 }
 
-fn happened() -> impl Strategy<Value = Happened> {
+fn happened() -> impl Strategy<Value = StepEvent> {
     let trouble =
-        (".{0,20}", prop::collection::vec(".{0,9}", 0..3)).prop_map(|(message, log)| Trouble {
-            class: Class::Unreachable { sent: Sent::Maybe },
+        (".{0,20}", prop::collection::vec(".{0,9}", 0..3)).prop_map(|(message, log)| StepError {
+            class: ErrorClass::Unreachable { sent: Sent::Maybe },
             hint: message.clone(),
             message,
             log,
-            next: Next::NewPlan,
+            next: NextAction::NewPlan,
         });
     prop_oneof![
-        Just(Happened::Intent),
-        any::<bool>().prop_map(|changed| Happened::Done { changed }),
-        trouble.clone().prop_map(Happened::Failed),
-        Just(Happened::UndoIntent),
-        any::<bool>().prop_map(|changed| Happened::Undone { changed }),
-        trouble.prop_map(Happened::UndoFailed),
-        Just(Happened::Settled),
+        Just(StepEvent::Intent),
+        any::<bool>().prop_map(|changed| StepEvent::Done { changed }),
+        trouble.clone().prop_map(StepEvent::Failed),
+        Just(StepEvent::UndoIntent),
+        any::<bool>().prop_map(|changed| StepEvent::Undone { changed }),
+        trouble.prop_map(StepEvent::UndoFailed),
+        Just(StepEvent::Settled),
     ]
 }
 
@@ -70,7 +67,7 @@ fn records() -> impl Strategy<Value = NodeRecord> {
         .prop_map(|((name, host), status, vmid, inside, address)| {
             let mut record = record(name, status);
             record.host = host.into();
-            // 0 stands for none in journals of the first form.
+            // 0 stands for none in journals of the first format.
             record.guest.vmid = vmid.filter(|id| *id != 0).map(Into::into);
             record.address = address;
             if inside {
@@ -92,7 +89,11 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
             record,
         },
     );
-    let ending = prop::sample::select(vec![Ending::Done, Ending::Failed, Ending::Superseded]);
+    let ending = prop::sample::select(vec![
+        RunOutcome::Done,
+        RunOutcome::Failed,
+        RunOutcome::Superseded,
+    ]);
     let act = prop_oneof![
         12 => (0..3_usize, entry).prop_map(|(run, entry)| Act::Append(run, Box::new(entry))),
         1 => (0..3_usize, ending).prop_map(|(run, ending)| Act::End(run, ending)),
@@ -106,7 +107,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<RunId, Vec<Entry>>,
-    ended: BTreeMap<RunId, Ending>,
+    ended: BTreeMap<RunId, RunOutcome>,
     nodes: BTreeMap<(String, String, String), NodeRecord>,
 }
 
@@ -153,11 +154,11 @@ impl Model {
     }
 }
 
-async fn carry_out(ground: &impl Ground, acts: &[Act]) {
-    let mut journals: [Arc<dyn Journal>; 2] = [ground.open(), ground.open()];
+async fn carry_out(fixture: &impl JournalFixture, acts: &[Act]) {
+    let mut journals: [Arc<dyn Journal>; 2] = [fixture.open(), fixture.open()];
     let mut model = Model::default();
     let mut ids = Vec::new();
-    // The ground has what earlier cases left: nodes that they named are forgotten first.
+    // The fixture has what earlier cases left: nodes that they named are forgotten first.
     for manifest in MANIFESTS {
         ids.push(
             journals[0]
@@ -190,7 +191,7 @@ async fn carry_out(ground: &impl Ground, acts: &[Act]) {
                 let key = (manifest.into(), host.into(), name.into());
                 assert_eq!(gone, model.nodes.remove(&key).is_some());
             }
-            Act::Reopen => *journal = ground.open(),
+            Act::Reopen => *journal = fixture.open(),
         }
     }
     for journal in &journals {
@@ -198,7 +199,7 @@ async fn carry_out(ground: &impl Ground, acts: &[Act]) {
     }
 }
 
-pub(crate) fn whatever_is_written_is_read_back_in_order(ground: &impl Ground) {
+pub(crate) fn whatever_is_written_is_read_back_in_order(fixture: &impl JournalFixture) {
     let config = Config {
         failure_persistence: None,
         // Each case waits for the disk some forty times.
@@ -206,7 +207,7 @@ pub(crate) fn whatever_is_written_is_read_back_in_order(ground: &impl Ground) {
     };
     TestRunner::new(config)
         .run(&acts(), |acts| {
-            run(carry_out(ground, &acts));
+            run(carry_out(fixture, &acts));
             Ok(())
         })
         .unwrap();

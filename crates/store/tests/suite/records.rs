@@ -1,22 +1,19 @@
 //! What is known of nodes.
-//!
-//! In: a ground. Out: nothing.
-//! Never: whether it is true; the engine looks.
 
 use homestak_core::plan::{NodeRecord, NodeStatus};
-use homestak_engine::journal::{Happened, Journal, RunId};
+use homestak_engine::journal::{Journal, RunId, StepEvent};
 
 use super::sample::{at, known, plan, record, scope};
-use super::{Ground, run};
+use super::{JournalFixture, run};
 
 async fn tell(journal: &dyn Journal, id: RunId, record: &NodeRecord) {
-    let entry = known(0, Happened::Intent, record.clone());
+    let entry = known(0, StepEvent::Intent, record.clone());
     journal.append(id, &entry).await.unwrap();
 }
 
-pub(crate) fn the_newest_record_of_each_node_counts(ground: &impl Ground) {
+pub(crate) fn the_newest_record_of_each_node_counts(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let id = journal
             .begin("apply", &plan("m", 2), "run", at(0))
             .await
@@ -40,16 +37,16 @@ pub(crate) fn the_newest_record_of_each_node_counts(ground: &impl Ground) {
             record("db", NodeStatus::Creating),
             record("web", NodeStatus::Created),
         ];
-        for journal in [journal, ground.open()] {
+        for journal in [journal, fixture.open()] {
             let found = journal.records(&scope("m", "father")).await.unwrap();
             assert_eq!(found, expected);
         }
     });
 }
 
-pub(crate) fn a_node_that_is_destroyed_is_not_listed(ground: &impl Ground) {
+pub(crate) fn a_node_that_is_destroyed_is_not_listed(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let father = scope("m", "father");
         let id = journal
             .begin("apply", &plan("m", 1), "run", at(0))
@@ -64,9 +61,9 @@ pub(crate) fn a_node_that_is_destroyed_is_not_listed(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn manifests_and_hosts_are_apart(ground: &impl Ground) {
+pub(crate) fn manifests_and_hosts_are_separate(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let web = record("web", NodeStatus::Ready);
         let moved = NodeRecord {
             host: "mother".into(),
@@ -100,9 +97,9 @@ pub(crate) fn manifests_and_hosts_are_apart(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn a_forgotten_node_is_gone_until_it_is_seen_again(ground: &impl Ground) {
+pub(crate) fn a_forgotten_node_has_no_record_until_it_is_seen_again(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let father = scope("m", "father");
         let id = journal
             .begin("apply", &plan("m", 1), "run", at(0))
@@ -112,11 +109,11 @@ pub(crate) fn a_forgotten_node_is_gone_until_it_is_seen_again(ground: &impl Grou
         assert!(journal.forget(&father, "web").await.unwrap());
         assert!(!journal.forget(&father, "web").await.unwrap());
         assert!(!journal.forget(&father, "nobody").await.unwrap());
-        assert_eq!(ground.open().records(&father).await.unwrap(), []);
-        // What was written down stays.
+        assert_eq!(fixture.open().records(&father).await.unwrap(), []);
+        // What was recorded stays.
         assert_eq!(journal.run(id).await.unwrap().unwrap().entries.len(), 1);
         tell(&*journal, id, &record("web", NodeStatus::Created)).await;
-        let found = ground.open().records(&father).await.unwrap();
+        let found = fixture.open().records(&father).await.unwrap();
         assert_eq!(found, [record("web", NodeStatus::Created)]);
     });
 }

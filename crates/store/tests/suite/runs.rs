@@ -1,31 +1,28 @@
 //! Runs: begun, written to, read back.
-//!
-//! In: a ground. Out: nothing.
-//! Never: what a run means.
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::NodeStatus;
-use homestak_engine::journal::{Ending, Entry, Happened, JournalError, RunFilter, RunId};
+use homestak_engine::journal::{Entry, JournalError, RunFilter, RunId, RunOutcome, StepEvent};
 
 use super::sample::{at, done, entry, known, plan, record, site, trouble};
-use super::{Ground, run};
+use super::{JournalFixture, run};
 
-pub(crate) fn a_run_is_read_back_as_it_was_written(ground: &impl Ground) {
+pub(crate) fn a_run_is_read_back_as_it_was_written(fixture: &impl JournalFixture) {
     run(async {
         let plan = plan("edge", 3);
         let entries = [
-            known(0, Happened::Intent, record("node-0", NodeStatus::Creating)),
+            known(0, StepEvent::Intent, record("node-0", NodeStatus::Creating)),
             known(0, done(), record("node-0", NodeStatus::Created)),
-            entry(1, Happened::Intent),
+            entry(1, StepEvent::Intent),
             known(1, done(), record("node-0", NodeStatus::Created)),
-            entry(1, Happened::Settled),
+            entry(1, StepEvent::Settled),
         ];
-        let journal = ground.open();
+        let journal = fixture.open();
         let id = journal.begin("apply", &plan, "run", at(0)).await.unwrap();
         for entry in &entries {
             journal.append(id, entry).await.unwrap();
         }
-        for journal in [journal, ground.open()] {
+        for journal in [journal, fixture.open()] {
             let run = journal.run(id).await.unwrap().unwrap();
             assert_eq!(run.plan, plan);
             assert_eq!(run.entries, entries);
@@ -39,24 +36,24 @@ pub(crate) fn a_run_is_read_back_as_it_was_written(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn a_run_of_ten_thousand_nodes_is_read_back(ground: &impl Ground) {
+pub(crate) fn a_run_of_ten_thousand_nodes_is_read_back(fixture: &impl JournalFixture) {
     run(async {
         let plan = plan("large", 10_000);
-        let journal = ground.open();
+        let journal = fixture.open();
         let id = journal.begin("apply", &plan, "run", at(0)).await.unwrap();
         journal
-            .append(id, &entry(39_999, Happened::Intent))
+            .append(id, &entry(39_999, StepEvent::Intent))
             .await
             .unwrap();
-        let run = ground.open().run(id).await.unwrap().unwrap();
+        let run = fixture.open().run(id).await.unwrap().unwrap();
         assert!(run.plan == plan);
         assert_eq!(run.entries.len(), 1);
     });
 }
 
-pub(crate) fn runs_are_listed_newest_first(ground: &impl Ground) {
+pub(crate) fn runs_are_listed_newest_first(fixture: &impl JournalFixture) {
     run(async {
-        let (one, other) = (ground.open(), ground.open());
+        let (one, other) = (fixture.open(), fixture.open());
         let mut ids = Vec::new();
         for (journal, manifest, verb) in [
             (&one, "a", "apply"),
@@ -68,7 +65,7 @@ pub(crate) fn runs_are_listed_newest_first(ground: &impl Ground) {
             ids.push(id.unwrap());
         }
         assert!(ids.is_sorted() && ids[0] < ids[1] && ids[1] < ids[2]);
-        let listed = |heads: Vec<homestak_engine::journal::RunHead>| {
+        let listed = |heads: Vec<homestak_engine::journal::RunSummary>| {
             heads.into_iter().map(|head| head.id).collect::<Vec<_>>()
         };
         let all = listed(one.runs(None).await.unwrap());
@@ -79,13 +76,13 @@ pub(crate) fn runs_are_listed_newest_first(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn what_nobody_began_is_not_there_and_takes_no_entries(ground: &impl Ground) {
+pub(crate) fn an_unknown_run_cannot_be_read_or_appended_to(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let nobody = RunId(4711);
         assert!(journal.run(nobody).await.unwrap().is_none());
-        let appended = journal.append(nobody, &entry(0, Happened::Intent)).await;
-        let ended = journal.end(nobody, Ending::Done, at(0)).await;
+        let appended = journal.append(nobody, &entry(0, StepEvent::Intent)).await;
+        let ended = journal.end(nobody, RunOutcome::Done, at(0)).await;
         for result in [appended, ended] {
             let Err(JournalError::Broken { detail, .. }) = result else {
                 panic!("it was taken");
@@ -96,23 +93,23 @@ pub(crate) fn what_nobody_began_is_not_there_and_takes_no_entries(ground: &impl 
     });
 }
 
-pub(crate) fn everything_that_can_happen_is_read_back(ground: &impl Ground) {
+pub(crate) fn every_step_event_is_read_back(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let id = journal
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
             .unwrap();
         let all = [
-            Happened::Intent,
-            Happened::Done { changed: false },
-            Happened::Done { changed: true },
-            Happened::Failed(trouble()),
-            Happened::UndoIntent,
-            Happened::Undone { changed: false },
-            Happened::Undone { changed: true },
-            Happened::UndoFailed(trouble()),
-            Happened::Settled,
+            StepEvent::Intent,
+            StepEvent::Done { changed: false },
+            StepEvent::Done { changed: true },
+            StepEvent::Failed(trouble()),
+            StepEvent::UndoIntent,
+            StepEvent::Undone { changed: false },
+            StepEvent::Undone { changed: true },
+            StepEvent::UndoFailed(trouble()),
+            StepEvent::Settled,
         ];
         let entries: Vec<Entry> = all.into_iter().map(|one| entry(3, one)).collect();
         for entry in &entries {
@@ -122,9 +119,9 @@ pub(crate) fn everything_that_can_happen_is_read_back(ground: &impl Ground) {
     });
 }
 
-pub(crate) fn runs_are_listed_in_pages(ground: &impl Ground) {
+pub(crate) fn runs_are_listed_in_pages(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let mut ids = Vec::new();
         for number in 0..7 {
             let mut plan = plan(["a", "b"][number % 2], 1);
@@ -134,7 +131,7 @@ pub(crate) fn runs_are_listed_in_pages(ground: &impl Ground) {
             ids.push(journal.begin("apply", &plan, "run", at(0)).await.unwrap());
         }
         let page = async |filter: RunFilter| {
-            let runs = journal.page(&filter).await.unwrap();
+            let runs = journal.list_runs(&filter).await.unwrap();
             let number = |id: RunId| ids.iter().position(|known| *known == id).unwrap();
             runs.iter().map(|run| number(run.id)).collect::<Vec<_>>()
         };

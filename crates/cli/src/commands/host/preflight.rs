@@ -8,7 +8,7 @@ use homestak_driver::Session;
 use homestak_driver::error::count;
 use homestak_driver::job::Job;
 use homestak_driver::preflight::{Finding, Severity, worst};
-use homestak_driver::select::Choice;
+use homestak_driver::select::ManifestSelector;
 use serde_json::json;
 
 use crate::commands::{Outcome, driver};
@@ -32,10 +32,10 @@ pub(super) fn run(
             block_on(driver.hosts.of(name).check(name, None))??
         }
         Some(manifest) => {
-            let choice = Choice {
+            let choice = ManifestSelector {
                 name: Some(manifest),
                 host: Some(name.to_owned()),
-                ..Choice::default()
+                ..ManifestSelector::default()
             };
             let screen = Arc::new(Screen::new(printer.shape, false));
             let job = Job::open(choice, None, session, &settings.driver, screen)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use homestak_core::plan::{OnError, Plan, PlanOptions};
 use homestak_driver::plan_file;
-use homestak_driver::select::Choice;
+use homestak_driver::select::ManifestSelector;
 
 use super::context::{CommandContext, options};
 use super::plan;
@@ -26,7 +26,7 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
         None => None,
         Some((plan, made)) => {
             let site_is_new = made.site_is_new;
-            made.recall(&plan, &mut choice, &mut options)?;
+            made.merge_into(&plan, &mut choice, &mut options)?;
             Some((plan, site_is_new))
         }
     };
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
 }
 
 /// Returns the file of a plan: named by its flag, or in the place of a manifest's name.
-fn plan_named(args: &ApplyArgs, choice: &mut Choice) -> Option<PathBuf> {
+fn plan_named(args: &ApplyArgs, choice: &mut ManifestSelector) -> Option<PathBuf> {
     let named = args.manifest.name.as_ref().map(PathBuf::from);
     let named =
         named.filter(|path| path.extension().is_some_and(|end| end == "json") && path.is_file());
@@ -61,7 +61,7 @@ async fn apply(
         let made = context.job.plan(options).await?;
         return plan::show(&made, context, options);
     }
-    let _lease = context.job.hold().await?;
+    let _lease = context.job.lock().await?;
     let earlier = context.job.unfinished().await?;
     let mut plan = context.job.plan(options).await?;
     if let Some(written) = written {

@@ -10,8 +10,8 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Plan, PlanOptions, Verb};
 use homestak_driver::hosts::local;
 use homestak_driver::job::{self, refusals};
-use homestak_driver::runs::{Ending, RunHead, Status, UndoEffect, UndoItem, first};
-use homestak_driver::select::Choice;
+use homestak_driver::runs::{RowStatus, RunOutcome, RunSummary, UndoEffect, UndoItem, first};
+use homestak_driver::select::ManifestSelector;
 use homestak_driver::{Driver, DriverError};
 use serde_json::json;
 
@@ -48,7 +48,7 @@ impl<'a> CommandContext<'a> {
     /// Resolves the manifest and puts together what carrying it out needs.
     pub(super) fn open(
         verb: &'static str,
-        choice: Choice,
+        choice: ManifestSelector,
         carry: &'a CarryArgs,
         settings: &Settings,
         printer: &'a Printer,
@@ -59,7 +59,7 @@ impl<'a> CommandContext<'a> {
     /// The same, with the id of a written plan, and whether the site was given it for the plan.
     pub(super) fn of_site(
         verb: &'static str,
-        choice: Choice,
+        choice: ManifestSelector,
         carry: &'a CarryArgs,
         site: Option<(&SiteId, bool)>,
         settings: &Settings,
@@ -84,7 +84,7 @@ impl<'a> CommandContext<'a> {
         if self.carry.dry_run {
             return super::plan::show(&self.job.plan(options).await?, self, options);
         }
-        let _lease = self.job.hold().await?;
+        let _lease = self.job.lock().await?;
         let earlier = self.job.unfinished().await?;
         let plan = Arc::new(self.job.plan(options).await?);
         self.carry_through(&plan, &earlier, question).await
@@ -94,7 +94,7 @@ impl<'a> CommandContext<'a> {
     pub(super) async fn carry_through(
         &self,
         plan: &Arc<Plan>,
-        earlier: &[RunHead],
+        earlier: &[RunSummary],
         question: &str,
     ) -> Outcome {
         self.show(plan)?;
@@ -165,7 +165,7 @@ impl<'a> CommandContext<'a> {
     pub(super) async fn carry_out(
         &self,
         plan: impl Into<Arc<Plan>>,
-    ) -> Result<Option<Ending>, DriverError> {
+    ) -> Result<Option<RunOutcome>, DriverError> {
         let plan = plan.into();
         self.screen.expect(&plan);
         let work = async |interrupt| {
@@ -178,9 +178,9 @@ impl<'a> CommandContext<'a> {
     /// Shows what came of a plan that had nothing in it.
     fn nothing(&self, plan: &Plan) -> Outcome {
         self.screen.expect(plan);
-        let chronicle = self.screen.chronicle();
+        let run_report = self.screen.report();
         self.finish_json(|| {
-            let mut body = result::json(self.verb, &chronicle, true);
+            let mut body = result::json(self.verb, &run_report, true);
             body["ending"] = "done".into();
             body
         });
@@ -201,7 +201,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Shows what came of a run, and returns the exit code.
-    pub(super) async fn finish(&self, plan: &Plan, ended: Option<Ending>) -> Outcome {
+    pub(super) async fn finish(&self, plan: &Plan, ended: Option<RunOutcome>) -> Outcome {
         let driver = &self.job.driver;
         let shown = Shown {
             verb: self.verb,
@@ -227,7 +227,7 @@ pub(super) struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     /// The result of what was done to a recorded run.
-    pub(super) fn of(verb: &'a str, run: &'a RunHead, events: bool) -> Self {
+    pub(super) fn of(verb: &'a str, run: &'a RunSummary, events: bool) -> Self {
         Self {
             verb,
             manifest: &run.manifest,
@@ -241,32 +241,32 @@ impl<'a> Shown<'a> {
 pub(super) async fn show_result(
     shown: &Shown<'_>,
     (driver, screen): (&Driver, &Screen),
-    ended: Option<Ending>,
+    ended: Option<RunOutcome>,
     printer: &Printer,
 ) -> Outcome {
-    let chronicle = screen.chronicle();
+    let run_report = screen.report();
     let kind = format!("manifest.{}", shown.verb);
     let wanted = match shown.verb {
-        "rollback" => Ending::RolledBack,
-        _ => Ending::Done,
+        "rollback" => RunOutcome::RolledBack,
+        _ => RunOutcome::Done,
     };
     let items = match ended {
-        Some(_) => driver.undo_items(chronicle.run).await?,
+        Some(_) => driver.undo_items(run_report.run).await?,
         None => Vec::new(),
     };
     let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
     let left: Vec<&UndoItem> = match ended {
-        Some(Ending::RolledBack) => of(UndoEffect::Lost).collect(),
+        Some(RunOutcome::RolledBack) => of(UndoEffect::Lost).collect(),
         _ => Vec::new(),
     };
     let success = ended == Some(wanted) && left.is_empty();
     if printer.shape.json {
-        let mut body = with_kind(&kind, result::json(shown.verb, &chronicle, success));
-        if let Some(Ending::RolledBack | Ending::Stuck) = ended {
+        let mut body = with_kind(&kind, result::json(shown.verb, &run_report, success));
+        if let Some(RunOutcome::RolledBack | RunOutcome::Stuck) = ended {
             let left = left.iter().map(|item| (&item.subject, &item.text));
-            let stuck = chronicle
-                .troubles()
-                .filter(|(row, _)| row.status == Status::Stuck);
+            let stuck = run_report
+                .errors()
+                .filter(|(row, _)| row.status == RowStatus::Stuck);
             let stuck = stuck.map(|(row, trouble)| (&row.name, &trouble.message));
             body["not_undone"] = left
                 .chain(stuck)
@@ -279,13 +279,13 @@ pub(super) async fn show_result(
             printer.raw_json(&body);
         }
     } else if !shown.events {
-        printer.data(&result::render(&chronicle));
+        printer.data(&result::render(&run_report));
     }
-    result::troubles(&chronicle, printer);
+    result::troubles(&run_report, printer);
     let host = shown.host;
     match ended {
         Some(ending) => {
-            if ending == Ending::RolledBack && !left.is_empty() {
+            if ending == RunOutcome::RolledBack && !left.is_empty() {
                 printer.say("Undone, except for what cannot be undone:");
                 for item in &left {
                     printer.say(&format!("  `{}`: {}", item.subject, item.text));
@@ -293,7 +293,7 @@ pub(super) async fn show_result(
             } else {
                 let undoable = of(UndoEffect::Undone).next().is_some();
                 let names = (shown.manifest, host);
-                result::ending(ending, &chronicle, names, undoable, printer);
+                result::ending(ending, &run_report, names, undoable, printer);
             }
             Ok(match success {
                 true => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@ use homestak_core::converge::render;
 use homestak_core::foreign::ForeignText;
 use homestak_driver::drift::{Drift, drift};
 use homestak_driver::error::count;
-use homestak_driver::select::Choice;
+use homestak_driver::select::ManifestSelector;
 use homestak_driver::{DriverError, journal, nodes};
 use serde_json::json;
 
@@ -30,10 +30,10 @@ pub(in crate::commands) fn run(
     let scope = which.which();
     let known = block_on(nodes::one(&*journal, &session, &which.node, &scope))??;
     let name = known.name();
-    let choice = Choice {
+    let choice = ManifestSelector {
         name: Some(known.scope.manifest.clone()),
         host: Some(known.scope.host.clone()),
-        ..Choice::default()
+        ..ManifestSelector::default()
     };
     let carry = CarryArgs::default();
     let context = CommandContext::open("plan", choice, &carry, settings, printer)?;

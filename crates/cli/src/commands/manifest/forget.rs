@@ -28,7 +28,7 @@ pub(super) fn run(
             scope.manifest, scope.host, record.guest
         );
         agree(yes, &question, printer).await?;
-        let _lease = journal.hold(std::slice::from_ref(scope)).await?;
+        let _lease = journal.lock(std::slice::from_ref(scope)).await?;
         let forgotten = journal.forget(scope, node).await?;
         if printer.shape.json {
             printer.json(

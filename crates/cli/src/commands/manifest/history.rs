@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use homestak_driver::journal;
-use homestak_driver::runs::{RunHead, RunId, Runs, is_resumable, word};
+use homestak_driver::runs::{RunId, RunSummary, Runs, is_resumable, word};
 use serde_json::{Value as Json, json};
 
 use crate::args::RunArgs;
@@ -70,13 +70,13 @@ pub(super) fn moment(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-pub(super) fn seconds(run: &RunHead) -> Option<f64> {
+pub(super) fn seconds(run: &RunSummary) -> Option<f64> {
     let (at, _) = run.ended?;
     Some(at.duration_since(run.started).as_secs_f64())
 }
 
 /// Turns a run into JSON.
-pub(super) fn head_json(run: &RunHead) -> Json {
+pub(super) fn head_json(run: &RunSummary) -> Json {
     json!({
         "run": run.id.0,
         "site": run.site,

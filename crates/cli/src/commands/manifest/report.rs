@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_driver::journal;
-use homestak_driver::runs::{Chronicle, Run, RunId, Runs, is_outdated, outdated, way_on, word};
+use homestak_driver::runs::{Run, RunId, RunReport, Runs, is_outdated, outdated, way_on, word};
 use serde_json::{Value as Json, json};
 
 use super::history::{head_json, moment};
@@ -44,18 +44,18 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn chronicle(run: &Run) -> Chronicle {
-    let mut chronicle = Chronicle::of_run(run);
-    chronicle.died();
-    chronicle
+fn run_report(run: &Run) -> RunReport {
+    let mut run_report = RunReport::of_run(run);
+    run_report.mark_interrupted();
+    run_report
 }
 
 fn report_json(run: &Run) -> Json {
-    let chronicle = chronicle(run);
+    let run_report = run_report(run);
     let mut body = head_json(&run.head);
-    body["nodes"] = result::nodes_json(&chronicle);
-    body["images"] = result::images_json(&chronicle);
-    let rows = chronicle.images.iter().chain(&chronicle.nodes);
+    body["nodes"] = result::nodes_json(&run_report);
+    body["images"] = result::images_json(&run_report);
+    let rows = run_report.images.iter().chain(&run_report.nodes);
     let phases = rows.flat_map(|row| {
         row.phases.iter().map(|(kind, seconds)| {
             json!({ "subject": row.name, "phase": kind.word(), "duration": result::rounded(*seconds) })
@@ -66,7 +66,7 @@ fn report_json(run: &Run) -> Json {
 }
 
 fn markdown(run: &Run) -> String {
-    let chronicle = chronicle(run);
+    let run_report = run_report(run);
     let head = &run.head;
     let mut text = format!("# Run {}: {} `{}`\n\n", head.id, head.verb, head.manifest);
     _ = writeln!(text, "- Hosts: {}", head.hosts.join(", "));
@@ -79,9 +79,9 @@ fn markdown(run: &Run) -> String {
         _ = writeln!(text, "{}\n{}.\n", outdated(head), way_on(head));
     }
     text += "```text\n";
-    text += &result::render(&chronicle);
+    text += &result::render(&run_report);
     text += "```\n";
-    for (row, trouble) in chronicle.troubles() {
+    for (row, trouble) in run_report.errors() {
         _ = writeln!(text, "\n## `{}`\n\n{}", row.name, trouble.message);
         for line in &trouble.log {
             _ = writeln!(text, "    {line}");

@@ -28,7 +28,7 @@ pub(super) fn resume(
             head.manifest,
             head.hosts.join(", ")
         ));
-        screen.begin(resume.chronicle());
+        screen.begin(resume.report());
         let work = async |interrupt| resume.carry_out(interrupt).await;
         let ended = drive(work, &screen, &driver, printer).await?;
         let shown = Shown::of("resume", head, events);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use homestak_driver::Driver;
-use homestak_driver::rollback::{Rollback, Undo};
+use homestak_driver::rollback::{Rollback, UndoState};
 use homestak_driver::runs::{Run, UndoEffect, UndoItem};
 use serde_json::{Value as Json, json};
 
@@ -35,12 +35,12 @@ async fn rollback(
     let (run, items) = (&rollback.run, &rollback.items);
     let id = run.head.id;
     match rollback.undo {
-        Undo::Due => {}
-        Undo::Already => {
+        UndoState::Due => {}
+        UndoState::Already => {
             let text = format!("Run {id} is undone already.");
             return Ok(nothing(run, items, &text, printer));
         }
-        Undo::Nothing => {
+        UndoState::Nothing => {
             let text = format!("Run {id} left nothing that could be undone.");
             return Ok(nothing(run, items, &text, printer));
         }
@@ -55,8 +55,8 @@ async fn rollback(
         return Ok(ExitCode::SUCCESS);
     }
     printer.say(plan.trim_end());
-    agree(args.yes, "Undo this?", printer).await?;
-    screen.begin(rollback.chronicle());
+    agree(args.yes, "UndoState this?", printer).await?;
+    screen.begin(rollback.report());
     let work = async |interrupt| rollback.carry_out(interrupt).await;
     let ended = drive(work, screen, driver, printer).await?;
     let shown = Shown::of("rollback", &run.head, args.events);

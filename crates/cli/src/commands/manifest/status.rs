@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use homestak_driver::DriverError;
 use homestak_driver::runs::{
-    Ending, RunHead, flags, is_outdated, outdated, replaced, way_on, word,
+    RunOutcome, RunSummary, flags, is_outdated, outdated, replaced, way_on, word,
 };
-use homestak_driver::status::{Chosen, NodeState, RunState, StatusQuery};
+use homestak_driver::status::{NodeState, RunStatus, StatusQuery, StatusScope};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
@@ -29,8 +29,8 @@ pub(super) fn run(
     block_on(async {
         let status = StatusQuery::open(&driver, which).await?;
         let chosen = match &status.chosen {
-            Chosen::Runs(runs) => runs,
-            Chosen::Overview(runs) => {
+            StatusScope::Runs(runs) => runs,
+            StatusScope::Overview(runs) => {
                 overview(runs, printer);
                 if runs.is_empty() && !printer.shape.json {
                     let hints = status.runs.hints().await?;
@@ -59,7 +59,7 @@ pub(super) fn run(
 }
 
 /// Lists the newest run of each manifest.
-fn overview(runs: &[RunHead], printer: &Printer) {
+fn overview(runs: &[RunSummary], printer: &Printer) {
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
         printer.json("manifest.status", json!({ "runs": runs }));
@@ -75,11 +75,11 @@ fn overview(runs: &[RunHead], printer: &Printer) {
     }
 }
 
-fn one(head: &RunHead, state: &RunState, offline: bool, printer: &Printer) -> Json {
+fn one(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) -> Json {
     if let Some(why) = &state.unasked {
         printer.say(&format!("unknown: {why}"));
     }
-    for row in &state.chronicle.images {
+    for row in &state.report.images {
         if let Some(error) = &row.error {
             printer.say(&format!("error: `{}`: {}", row.name, error.message));
         }
@@ -103,7 +103,7 @@ fn one(head: &RunHead, state: &RunState, offline: bool, printer: &Printer) -> Js
     });
     let mut body = head_json(head);
     body["nodes"] = nodes.collect();
-    body["images"] = result::images_json(&state.chronicle);
+    body["images"] = result::images_json(&state.report);
     body["held_by"] = json!(state.holder);
     body["resumable"] = state.resumable.into();
     body["offline"] = offline.into();
@@ -125,7 +125,7 @@ fn drift(node: &NodeState) -> &'static str {
     }
 }
 
-fn show(head: &RunHead, state: &RunState, offline: bool, printer: &Printer) {
+fn show(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) {
     let dash = || "-".to_owned();
     let mut headings = vec!["node", "status", "host", "vmid", "address", "last contact"];
     if !offline {
@@ -164,7 +164,7 @@ fn show(head: &RunHead, state: &RunState, offline: bool, printer: &Printer) {
             printer.say(&outdated(head));
             printer.hint(&way_on(head));
         }
-        (None, Some((_, Ending::Stuck))) => printer.say(&format!(
+        (None, Some((_, RunOutcome::Stuck))) => printer.say(&format!(
             "{last} is stuck; homestak manifest resume {with} --from NODE takes what was mended by hand as settled."
         )),
         (None, ended) if state.resumable => printer.say(&format!(

@@ -9,7 +9,7 @@ use homestak_driver::configure::notice_not_applied;
 use homestak_driver::hosts::local::{self, LOCAL};
 use homestak_driver::hosts::sim::SIM;
 use homestak_driver::preflight::Severity;
-use homestak_driver::runs::{Chronicle, Ending, UndoEffect};
+use homestak_driver::runs::{RunOutcome, RunReport, UndoEffect};
 use jiff::Timestamp;
 
 use super::context::{CommandContext, options};
@@ -79,7 +79,7 @@ async fn test(context: &CommandContext<'_>, args: &TestArgs, directory: &Path) -
         let made = context.job.plan(&options).await?;
         return plan::show(&made, context, &options);
     }
-    let _lease = context.job.hold().await?;
+    let _lease = context.job.lock().await?;
     let earlier = context.job.unfinished().await?;
     let mut plan = context.job.plan(&options).await?;
     let keep = args.keep_on_failure || !context.job.resolved.settings.cleanup_on_failure.value;
@@ -96,23 +96,23 @@ async fn test(context: &CommandContext<'_>, args: &TestArgs, directory: &Path) -
     let Some(created) = ended else {
         return context.finish(&plan, None).await;
     };
-    if created == Ending::Stopped {
+    if created == RunOutcome::Stopped {
         return context.finish(&plan, Some(created)).await;
     }
-    if created == Ending::Done {
+    if created == RunOutcome::Done {
         if !verify_nodes(context, &plan, &mut report).await? {
             return context.finish(&plan, None).await;
         }
     } else {
         report.skip("verify", "Every node runs and is reached");
     }
-    let made = context.screen.chronicle();
+    let made = context.screen.report();
     let ended = if report.success() || !keep {
         destroy(context, &options, &mut report).await?
     } else {
         context.printer.say("Everything is left as it is.");
         report.skip("destroy", "Everything is removed again");
-        Some(Ending::Done)
+        Some(RunOutcome::Done)
     };
     let written = report.write(directory, &made, now(context))?;
     finish(context, &report, &made, &written, ended).await
@@ -141,18 +141,18 @@ async fn create(
     context: &CommandContext<'_>,
     plan: &Plan,
     report: &mut Report,
-) -> Result<Option<Ending>, DriverError> {
+) -> Result<Option<RunOutcome>, DriverError> {
     let begun = now(context);
     let ended = context.carry_out(plan).await?;
-    let chronicle = context.screen.chronicle();
+    let run_report = context.screen.report();
     report.add(Phase {
         name: "create",
         description: "Every node of the manifest is made",
-        passed: Some(ended == Some(Ending::Done)),
-        message: trouble(&chronicle),
+        passed: Some(ended == Some(RunOutcome::Done)),
+        message: trouble(&run_report),
         seconds: now(context).duration_since(begun).as_secs_f64(),
     });
-    result::troubles(&chronicle, context.printer);
+    result::troubles(&run_report, context.printer);
     Ok(ended)
 }
 
@@ -165,23 +165,23 @@ async fn verify_nodes(
     let begun = now(context);
     let driver = &context.job.driver;
     let work = async |_| context.job.verify(plan).await;
-    let Some(verdicts) = drive(work, &context.screen, driver, context.printer).await? else {
+    let Some(checks) = drive(work, &context.screen, driver, context.printer).await? else {
         return Ok(false);
     };
     // What went wrong, and which specs were not applied, so that nobody verified them.
     let mut notes = Vec::new();
-    for verdict in &verdicts {
-        let mark = if verdict.good { "verified" } else { "error" };
-        let text = format!("{}: {}", verdict.node, verdict.detail);
+    for check in &checks {
+        let mark = if check.good { "verified" } else { "error" };
+        let text = format!("{}: {}", check.node, check.detail);
         context.printer.say(&format!("{mark}: {text}"));
-        if !verdict.good {
+        if !check.good {
             notes.push(text);
         }
-        let node = plan.node(&verdict.node);
+        let node = plan.node(&check.node);
         if let Some(notice) = node.and_then(|node| {
             notice_not_applied(&driver.session.catalog, &context.job.resolved, node)
         }) {
-            let text = format!("{}: {notice}", verdict.node);
+            let text = format!("{}: {notice}", check.node);
             context.printer.say(&format!("notice: {text}"));
             notes.push(text);
         }
@@ -189,7 +189,7 @@ async fn verify_nodes(
     report.add(Phase {
         name: "verify",
         description: "Every node runs and is reached",
-        passed: Some(verdicts.iter().all(|verdict| verdict.good)),
+        passed: Some(checks.iter().all(|check| check.good)),
         message: notes.join("; "),
         seconds: now(context).duration_since(begun).as_secs_f64(),
     });
@@ -200,7 +200,7 @@ async fn destroy(
     context: &CommandContext<'_>,
     options: &PlanOptions,
     report: &mut Report,
-) -> Result<Option<Ending>, DriverError> {
+) -> Result<Option<RunOutcome>, DriverError> {
     let begun = now(context);
     let options = PlanOptions {
         on_error: options.on_error,
@@ -210,25 +210,25 @@ async fn destroy(
     let plan = context.job.plan(&options).await?;
     let ended = if plan.is_empty() {
         context.screen.expect(&plan);
-        Some(Ending::Done)
+        Some(RunOutcome::Done)
     } else {
         context.carry_out(&plan).await?
     };
-    let chronicle = context.screen.chronicle();
+    let run_report = context.screen.report();
     report.add(Phase {
         name: "destroy",
         description: "Everything is removed again",
-        passed: Some(ended == Some(Ending::Done)),
-        message: trouble(&chronicle),
+        passed: Some(ended == Some(RunOutcome::Done)),
+        message: trouble(&run_report),
         seconds: now(context).duration_since(begun).as_secs_f64(),
     });
-    result::troubles(&chronicle, context.printer);
+    result::troubles(&run_report, context.printer);
     Ok(ended)
 }
 
-fn trouble(chronicle: &Chronicle) -> String {
-    let said = chronicle
-        .troubles()
+fn trouble(run_report: &RunReport) -> String {
+    let said = run_report
+        .errors()
         .map(|(row, trouble)| format!("{}: {}", row.name, trouble.message));
     said.collect::<Vec<_>>().join("; ")
 }
@@ -236,9 +236,9 @@ fn trouble(chronicle: &Chronicle) -> String {
 async fn finish(
     context: &CommandContext<'_>,
     report: &Report,
-    made: &Chronicle,
+    made: &RunReport,
     written: &[PathBuf],
-    ended: Option<Ending>,
+    ended: Option<RunOutcome>,
 ) -> Outcome {
     let printer = context.printer;
     context.finish_json(|| {
@@ -260,9 +260,9 @@ async fn finish(
     }
     match ended {
         None => return Ok(ExitCode::from(130)),
-        Some(ending) if ending != Ending::Done => {
+        Some(ending) if ending != RunOutcome::Done => {
             // It is the removal that did not end well.
-            let removal = context.screen.chronicle();
+            let removal = context.screen.report();
             let items = context.job.driver.undo_items(removal.run).await?;
             let undoable = items.iter().any(|item| item.effect == UndoEffect::Undone);
             let names = (context.job.resolved.name.as_str(), report.host());

@@ -1,14 +1,14 @@
 //! The report of a test: JSON for tools, Markdown for people.
 //!
 //! In: phases as they end. Out: two files.
-//! Never: another verdict than that of the phases.
+//! Never: another check than that of the phases.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use homestak_core::plan::Plan;
 use homestak_driver::DriverError;
-use homestak_driver::runs::Chronicle;
+use homestak_driver::runs::RunReport;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
@@ -116,7 +116,7 @@ impl Report {
     pub(super) fn write(
         &self,
         directory: &Path,
-        made: &Chronicle,
+        made: &RunReport,
         finished: Timestamp,
     ) -> Result<Vec<PathBuf>, DriverError> {
         homestak_api::durable::create_private(directory)
@@ -146,7 +146,7 @@ impl Report {
         Ok(paths)
     }
 
-    fn markdown(&self, made: &Chronicle, finished: Timestamp) -> String {
+    fn markdown(&self, made: &RunReport, finished: Timestamp) -> String {
         let word = if self.success() { "passed" } else { "failed" };
         let took = finished.duration_since(self.started).as_secs_f64();
         let mut text = format!("# Test of `{}`: {word}\n\n", self.scenario);

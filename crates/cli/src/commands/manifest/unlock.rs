@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use homestak_driver::runs::{Holding, Life, SILENT, Scope};
+use homestak_driver::runs::{HEARTBEAT_TIMEOUT, HolderState, LeaseHolder, Scope};
 use homestak_driver::{DriverError, journal};
 use jiff::Timestamp;
 use serde_json::json;
@@ -26,7 +26,7 @@ pub(super) fn run(
     let scope = Scope::new(Some(session.id()?), &manifest, &host);
     let now = settings.driver.time.now();
     block_on(async {
-        let held = journal.holding(&scope).await?;
+        let held = journal.holder(&scope).await?;
         if let Some(held) = &held {
             permit((held, now), &scope, yes, printer).await?;
             journal.unlock(&scope, held.number).await?;
@@ -54,7 +54,7 @@ pub(super) fn run(
 
 /// Refuses while the holder lives, and asks when nobody can know.
 async fn permit(
-    (held, now): (&Holding, Timestamp),
+    (held, now): (&LeaseHolder, Timestamp),
     scope: &Scope,
     yes: bool,
     printer: &Printer,
@@ -65,16 +65,16 @@ async fn permit(
         scope.manifest, scope.host, held.holder
     );
     match held.life {
-        Life::Dead => {
+        HolderState::Dead => {
             printer.say(&format!("{holds}, which does not run any more."));
             Ok(())
         }
-        Life::Alive => Err(
+        HolderState::Alive => Err(
             DriverError::refused(format!("{holds}, which runs on this machine.")).hint(
                 "wait until it is done, or end it first; then nothing needs to be unlocked",
             ),
         ),
-        Life::Unknown if held.is_takeable(now) => {
+        HolderState::Unknown if held.is_unlockable(now) => {
             printer.say(&format!(
                 "{holds}, on another machine or in another container. Its last heartbeat was at {heartbeat}."
             ));
@@ -86,12 +86,12 @@ async fn permit(
             )
             .await
         }
-        Life::Unknown => Err(DriverError::refused(format!(
+        HolderState::Unknown => Err(DriverError::refused(format!(
             "{holds}, on another machine or in another container, and its last heartbeat was at {heartbeat}."
         ))
         .hint(format!(
             "it can be unlocked when there was none for {} seconds",
-            SILENT.as_secs()
+            HEARTBEAT_TIMEOUT.as_secs()
         ))),
     }
 }

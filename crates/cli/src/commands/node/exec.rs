@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use homestak_driver::error::count;
-use homestak_driver::nodes::{self, Known, MAX_OUTPUT, Stream, shell_line};
-use homestak_driver::runs::Which;
+use homestak_driver::nodes::{self, MAX_OUTPUT, RecordedNode, Stream, shell_line};
+use homestak_driver::runs::RunSelector;
 use homestak_driver::{DriverError, Session, journal};
 use serde_json::{Value as Json, json};
 
@@ -31,7 +31,7 @@ struct Came {
 /// Runs a command on nodes.
 pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let (journal, session) = (journal(&settings.driver)?, settings.session()?);
-    let which = Which {
+    let which = RunSelector {
         manifest: args.manifest.clone(),
         host: args.host.clone(),
     };
@@ -63,7 +63,7 @@ pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &P
 }
 
 /// Nodes that run nothing are named before anything is run on the others.
-fn refuse_simulated(chosen: &[Known]) -> Result<(), DriverError> {
+fn refuse_simulated(chosen: &[RecordedNode]) -> Result<(), DriverError> {
     let simulated = chosen.iter().filter(|node| node.traits.is_simulated);
     let names: Vec<String> = simulated.map(|node| format!("`{}`", node.name())).collect();
     if names.is_empty() {
@@ -79,7 +79,7 @@ fn refuse_simulated(chosen: &[Known]) -> Result<(), DriverError> {
 
 /// Runs a line on each node, so many at once. Lines are printed as they come, unless JSON is.
 fn on_each(
-    (chosen, labels): (&[Known], &[String]),
+    (chosen, labels): (&[RecordedNode], &[String]),
     (line, parallel): (&str, u32),
     (session, settings): (&Session, &Settings),
     printer: &Printer,
@@ -119,8 +119,8 @@ fn on_each(
                     Stream::Err => printer.node_talk(&label, text),
                 }
             };
-            let ended = match nodes::way(node, session, &settings.driver) {
-                Ok(way) => way.patiently(|ssh| ssh.follow(line, b"", &hear)),
+            let ended = match nodes::connection(node, session, &settings.driver) {
+                Ok(way) => way.with_retries(|ssh| ssh.follow(line, b"", &hear)),
                 Err(error) => Err(error),
             };
             let mut came = came[at].lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,8 +3,8 @@
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::NodeLocation;
 use homestak_driver::hosts::local::{self, LOCAL, Local, Node};
-use homestak_driver::nodes::{self, Known};
-use homestak_driver::runs::{Journal, Which};
+use homestak_driver::nodes::{self, RecordedNode};
+use homestak_driver::runs::{Journal, RunSelector};
 use homestak_driver::{DriverError, Session};
 
 use crate::args::NodeArgs;
@@ -15,9 +15,9 @@ pub(super) enum Inside {
     /// On this machine.
     Here(Box<(Local, Node)>),
     /// In a node of this machine, which knows it; by the names of both.
-    In(Box<Known>, String),
+    In(Box<RecordedNode>, String),
     /// On a host that has its own ways.
-    Elsewhere(Box<Known>),
+    Elsewhere(Box<RecordedNode>),
 }
 
 /// Finds a node. One that no run here has made may still be on this machine: inside a node, nobody
@@ -63,7 +63,7 @@ pub(super) async fn find(
             Ok(Inside::Here(Box::new(found)))
         }
         NodeLocation::Inside(parent) => {
-            let which = Which {
+            let which = RunSelector {
                 manifest: Some(known.scope.manifest.clone()),
                 host: Some(known.scope.host.clone()),
             };
@@ -105,7 +105,7 @@ pub(super) fn require_root(doing: &str) -> Result<(), DriverError> {
 }
 
 /// Says which command of Proxmox VE opens a guest's console.
-pub(super) fn of_host(known: &Known) -> String {
+pub(super) fn of_host(known: &RecordedNode) -> String {
     let guest = &known.record.guest;
     let command = match guest.kind {
         GuestKind::Vm => "qm terminal",

@@ -45,14 +45,14 @@ pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &P
                 .map(ToString::to_string)
                 .collect();
             inside(
-                &nodes::way(&parent, &session, &settings.driver)?,
+                &nodes::connection(&parent, &session, &settings.driver)?,
                 &shell_line(&command),
                 printer,
             )
         }
         Inside::Elsewhere(known) => {
             let console = format!("its console: {}", of_host(&known));
-            let way = nodes::way(&known, &session, &settings.driver)
+            let way = nodes::connection(&known, &session, &settings.driver)
                 .map_err(|error| error.hint(console.clone()))?;
             over_ssh(&way, args, printer).map_err(|error| error.hint(console))
         }
@@ -105,7 +105,7 @@ fn here(
         let (journal, session) = (journal(&settings.driver)?, settings.session()?);
         let which = args.node.which();
         let known = block_on(nodes::one(&*journal, &session, &args.node.node, &which))??;
-        let way = nodes::way(&known, &session, &settings.driver)?;
+        let way = nodes::connection(&known, &session, &settings.driver)?;
         return over_ssh(&way, args, printer);
     }
     if printer.shape.json {
@@ -163,7 +163,7 @@ fn unreadable(error: &dyn std::fmt::Display) -> DriverError {
 }
 
 /// Shows the journal of a node that only SSH reaches.
-fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
+fn over_ssh(way: &nodes::NodeConnection, args: &LogsArgs, printer: &Printer) -> Outcome {
     let follow = if args.follow { " --follow" } else { "" };
     let asked = format!("journalctl --no-pager --lines {}{follow}", args.lines);
     // Root's own login may have no sudo.
@@ -180,7 +180,7 @@ fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
         }
         Stream::Out => printer.node_data("", line),
     };
-    let status = way.patiently(|ssh| ssh.follow(&line, b"", &hear))?;
+    let status = way.with_retries(|ssh| ssh.follow(&line, b"", &hear))?;
     if printer.shape.json {
         let said = said.into_inner().unwrap_or_else(PoisonError::into_inner);
         printer.json("logs", json!({ "console": [], "journal": said }));
@@ -189,11 +189,11 @@ fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
 }
 
 /// Shows what this program prints inside a node that the one meant runs on.
-fn inside(way: &nodes::Way, line: &str, printer: &Printer) -> Outcome {
+fn inside(way: &nodes::NodeConnection, line: &str, printer: &Printer) -> Outcome {
     let hear = |stream: Stream, text: &str| match stream {
         Stream::Out => printer.node_data("", text),
         Stream::Err => printer.node_talk("", text),
     };
-    let status = way.patiently(|ssh| ssh.follow(line, b"", &hear))?;
+    let status = way.with_retries(|ssh| ssh.follow(line, b"", &hear))?;
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal as _;
 
 use homestak_driver::DriverError;
-use homestak_driver::nodes::{self, Known, Way, shell_line};
+use homestak_driver::nodes::{self, NodeConnection, RecordedNode, shell_line};
 
 use super::Outcome;
 use crate::process;
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 const PROGRAM: [&str; 3] = ["sudo", "-n", "/usr/local/bin/homestak"];
 
 /// Becomes `ssh` to a node, with a command or a shell; returns only when that fails.
-fn become_ssh(way: &Way, command: &[String]) -> Outcome {
+fn become_ssh(way: &NodeConnection, command: &[String]) -> Outcome {
     let mut arguments: Vec<OsString> = Vec::new();
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !command.is_empty() && terminal {
@@ -36,9 +36,9 @@ fn become_ssh(way: &Way, command: &[String]) -> Outcome {
 }
 
 /// Lets this program do it inside a node that the one meant runs on.
-fn through(parent: &Known, words: &[&str], settings: &Settings) -> Outcome {
-    let way = nodes::way(parent, &settings.session()?, &settings.driver)?;
-    way.patiently(|ssh| ssh.run("true", b""))?;
+fn through(parent: &RecordedNode, words: &[&str], settings: &Settings) -> Outcome {
+    let way = nodes::connection(parent, &settings.session()?, &settings.driver)?;
+    way.with_retries(|ssh| ssh.run("true", b""))?;
     let command = PROGRAM.iter().chain(words).map(|&word| word.to_owned());
     become_ssh(&way, &command.collect::<Vec<_>>())
 }

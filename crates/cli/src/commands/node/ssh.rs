@@ -14,11 +14,11 @@ pub(in crate::commands) fn run(args: &SshArgs, settings: &Settings) -> Outcome {
     let (journal, session) = (journal(&settings.driver)?, settings.session()?);
     let which = args.node.which();
     let node = block_on(nodes::one(&*journal, &session, &args.node.node, &which))??;
-    let way = nodes::way(&node, &session, &settings.driver)?;
+    let way = nodes::connection(&node, &session, &settings.driver)?;
     if way.trust == HostKeyPolicy::Pinned {
         // The connection is kept and used again below. What goes wrong is worded here, because
         // nobody is left to do so later.
-        way.patiently(|ssh| ssh.run("true", b""))?;
+        way.with_retries(|ssh| ssh.run("true", b""))?;
     }
     become_ssh(&way, &args.command)
 }

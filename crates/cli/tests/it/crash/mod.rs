@@ -192,7 +192,7 @@ fn try_one(point: &Point) -> bool {
             };
             // There may have been nothing to undo: nothing was begun, or all was done.
             if undone.code == 3 {
-                assert!(undone.err.contains("No run is unfinished"), "{said}");
+                assert!(undone.err.contains("There is no unfinished run"), "{said}");
             } else {
                 assert!(undone.code == 0 || is_undone(&undone), "{said}");
             }
@@ -210,7 +210,7 @@ fn try_one(point: &Point) -> bool {
             Cure::Rollback => rig.carry_out(case, None),
         };
         tell(&run);
-        let run = if run.code == 3 && run.err.contains("No run is unfinished") {
+        let run = if run.code == 3 && run.err.contains("There is no unfinished run") {
             let run = rig.carry_out(case, None);
             tell(&run);
             run

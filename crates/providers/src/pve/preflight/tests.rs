@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_engine::ports::{Bytes, Class, ObservedHost, ObservedStorage};
+use homestak_engine::ports::{Bytes, ErrorClass, ObservedHost, ObservedStorage};
 use serde_json::json;
 
 use super::*;
@@ -261,7 +261,7 @@ fn an_old_version_fails_and_asks_for_its_own_privileges() {
 fn without_the_api_only_that_is_said() {
     let mut facts = facts();
     let error = PveError::new(
-        Class::Refused,
+        ErrorClass::Refused,
         Reason::Unauthenticated,
         "invalid token value!",
     );

@@ -1,7 +1,4 @@
 //! Files that are damaged.
-//!
-//! In: a good journal with some of its bytes changed or gone. Out: nothing.
-//! Never: data that nobody wrote; a damaged file that is changed.
 
 use homestak_engine::journal::Journal as _;
 
@@ -22,7 +19,7 @@ fn survivors(dir: &Path, id: RunId) -> usize {
     let journal = Sqlite::open(dir).unwrap();
     let found = wait(count(&journal, id));
     replay::compare(&by_hand(dir));
-    // It goes on from there.
+    // It continues from there.
     wait(journal.append(id, &turn(found))).unwrap();
     assert_eq!(wait(count(&journal, id)), found + 1);
     found
@@ -61,7 +58,7 @@ fn a_torn_log_ends_at_the_last_whole_entry() {
 }
 
 #[test]
-fn a_log_with_a_wrong_bit_ends_before_it() {
+fn a_log_with_a_flipped_bit_ends_before_it() {
     let from = tempfile::tempdir().unwrap();
     let (_open, id) = logged(from.path());
     for part in 0..20 {
@@ -75,7 +72,7 @@ fn a_log_with_a_wrong_bit_ends_before_it() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_told_and_kept() {
+fn a_file_that_is_no_database_is_reported_and_kept() {
     for content in [
         "hello".into(),
         "x".repeat(5000),
@@ -116,7 +113,7 @@ async fn look(dir: &Path, id: RunId, whole: usize) -> Result<(), JournalError> {
 }
 
 #[test]
-fn a_damaged_page_is_told_and_the_file_is_kept() {
+fn a_damaged_page_is_reported_and_the_file_is_kept() {
     let from = tempfile::tempdir().unwrap();
     let (journal, id) = filled(from.path(), 120);
     drop(journal);
@@ -181,7 +178,7 @@ fn a_journal_that_was_read_and_closed_is_one_whole_file() {
 }
 
 #[test]
-fn an_empty_file_with_a_log_beside_it_is_told_and_the_log_is_kept() {
+fn an_empty_file_with_a_log_is_reported_and_the_log_is_kept() {
     let from = tempfile::tempdir().unwrap();
     let (_open, _) = logged(from.path());
     let to = tempfile::tempdir().unwrap();

@@ -1,13 +1,10 @@
 //! Older forms of the file, and newer ones.
-//!
-//! In: files of every form. Out: nothing.
-//! Never: a form half changed.
 
 use homestak_core::plan::{NodeRecord, Plan, StepKind};
 use std::os::unix::fs::PermissionsExt as _;
 
-use homestak_engine::chronicle::{Chronicle, Status};
-use homestak_engine::journal::{Ending, Journal as _};
+use homestak_engine::journal::{Journal as _, RunOutcome};
+use homestak_engine::report::{RowStatus, RunReport};
 
 use super::super::holder::Holder;
 use super::super::schema::{MIGRATIONS, Migration, known, migrate, version};
@@ -37,7 +34,7 @@ fn fill(journal: &Sqlite) {
         let mut entries = [
             sample::known(
                 0,
-                Happened::Intent,
+                StepEvent::Intent,
                 sample::record("node-0", NodeStatus::Creating),
             ),
             sample::known(
@@ -47,10 +44,10 @@ fn fill(journal: &Sqlite) {
             ),
             sample::known(
                 1,
-                Happened::Intent,
+                StepEvent::Intent,
                 sample::record("gone", NodeStatus::Created),
             ),
-            sample::entry(1, Happened::Failed(sample::trouble())),
+            sample::entry(1, StepEvent::Failed(sample::trouble())),
         ];
         entries[1].at = sample::at(12);
         for entry in &entries {
@@ -59,7 +56,7 @@ fn fill(journal: &Sqlite) {
         let father = sample::scope("edge", "father");
         assert!(journal.forget(&father, "gone").await.unwrap());
         journal
-            .end(first, Ending::Superseded, sample::at(20))
+            .end(first, RunOutcome::Superseded, sample::at(20))
             .await
             .unwrap();
         journal
@@ -69,7 +66,7 @@ fn fill(journal: &Sqlite) {
     });
 }
 
-/// Looks for what [`fill`] wrote. In the first form nothing had a site.
+/// Looks for what [`fill`] wrote. In the first format nothing had a site.
 fn check(journal: &Sqlite, form: usize) {
     let site = (form > 1).then(sample::site);
     let plan = Plan {
@@ -88,14 +85,17 @@ fn check(journal: &Sqlite, form: usize) {
         assert_eq!(runs[0].ended.map(|(_, ending)| ending), None);
         assert_eq!(
             runs[1].ended.map(|(_, ending)| ending),
-            Some(Ending::Superseded)
+            Some(RunOutcome::Superseded)
         );
         let run = journal.run(runs[1].id).await.unwrap().unwrap();
         assert_eq!(run.plan, plan);
         assert_eq!(run.head.form, plan.format);
         let steps: Vec<_> = run.entries.iter().map(|entry| entry.step.clone()).collect();
         assert_eq!(steps, [0, 0, 1, 1].map(sample::step));
-        assert_eq!(run.entries[3].happened, Happened::Failed(sample::trouble()));
+        assert_eq!(
+            run.entries[3].happened,
+            StepEvent::Failed(sample::trouble())
+        );
         let records = journal
             .records(&sample::scope("edge", "father"))
             .await
@@ -110,7 +110,7 @@ fn check(journal: &Sqlite, form: usize) {
 }
 
 #[test]
-fn a_journal_of_each_form_opens_and_holds_what_it_held() {
+fn a_journal_of_each_format_opens_with_its_content() {
     assert_eq!(DUMPS.len(), MIGRATIONS.len(), "add a dump of the new form");
     for (at, dump) in DUMPS.iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn a_journal_of_each_form_opens_and_holds_what_it_held() {
 }
 
 #[test]
-fn the_dumps_hold_what_this_program_writes() {
+fn the_dumps_match_what_this_version_writes() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Sqlite::open(dir.path()).unwrap();
     fill(&journal);
@@ -160,7 +160,7 @@ fn a_database_of_another_program_is_refused_and_keeps_every_byte() {
     drop(other);
     let before = fs_err::read(file(dir.path())).unwrap();
     let (detail, _) = broken(Sqlite::open(dir.path()));
-    assert_eq!(detail, "it is a database of another program");
+    assert_eq!(detail, "it is the database of another program");
     assert!(before == fs_err::read(file(dir.path())).unwrap());
 }
 
@@ -212,7 +212,7 @@ fn kept(dir: &Path) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn runs_of_an_earlier_form_are_read_with_the_steps_they_had() {
+fn runs_of_an_older_format_are_read_with_their_steps() {
     let dir = of_form_2();
     let journal = Sqlite::open(dir.path()).unwrap();
     let run = |id| wait(journal.run(RunId(id))).unwrap().unwrap();
@@ -221,8 +221,8 @@ fn runs_of_an_earlier_form_are_read_with_the_steps_they_had() {
     let entries = applied.entries.iter().chain(&killed.entries);
     assert!(entries.clone().all(|entry| entry.step.is_some()));
     let done: Vec<&str> = killed
-        .of_steps()
-        .filter(|(_, entry)| entry.happened != Happened::Intent)
+        .step_entries()
+        .filter(|(_, entry)| entry.happened != StepEvent::Intent)
         .map(|(at, _)| killed.plan.steps[at].id.as_str())
         .collect();
     let expected = [
@@ -231,26 +231,26 @@ fn runs_of_an_earlier_form_are_read_with_the_steps_they_had() {
         "stop:sim/root-pve",
     ];
     assert_eq!(done, expected);
-    let chronicle = Chronicle::of_run(&applied);
-    let rows = chronicle.nodes.iter().map(|row| (row.status, row.n_done));
-    let expected = [(Status::Completed, 4), (Status::Completed, 4)];
+    let report = RunReport::of_run(&applied);
+    let rows = report.nodes.iter().map(|row| (row.status, row.n_done));
+    let expected = [(RowStatus::Completed, 4), (RowStatus::Completed, 4)];
     assert_eq!(rows.collect::<Vec<_>>(), expected);
-    let mut chronicle = Chronicle::of_run(&killed);
-    chronicle.died();
-    let rows = chronicle
+    let mut report = RunReport::of_run(&killed);
+    report.mark_interrupted();
+    let rows = report
         .nodes
         .iter()
         .map(|row| (row.name.as_str(), row.status));
     let expected = [
-        ("root-pve", Status::Interrupted),
-        ("edge", Status::Destroyed),
+        ("root-pve", RowStatus::Interrupted),
+        ("edge", RowStatus::Destroyed),
     ];
     assert_eq!(rows.collect::<Vec<_>>(), expected);
     replay::compare(&by_hand(dir.path()));
 }
 
 #[test]
-fn a_plan_that_cannot_be_read_keeps_no_other_run_from_being_read() {
+fn a_plan_that_cannot_be_read_does_not_affect_other_runs() {
     let dir = tempfile::tempdir().unwrap();
     by_hand(dir.path())
         .execute_batch(&KILLED.replace("VALUES(2,'{\"form\"", "VALUES(2,'{form"))
@@ -262,7 +262,7 @@ fn a_plan_that_cannot_be_read_keeps_no_other_run_from_being_read() {
 }
 
 #[test]
-fn a_journal_is_backed_up_before_its_form_is_changed() {
+fn a_journal_is_backed_up_before_it_is_migrated() {
     let dir = of_form_2();
     // A copy that is there is another one, and stays.
     fs_err::write(dir.path().join("journal.form-2.db"), "").unwrap();
@@ -289,7 +289,7 @@ fn a_journal_is_backed_up_before_its_form_is_changed() {
 }
 
 #[test]
-fn a_new_journal_and_one_of_this_form_are_not_backed_up() {
+fn a_new_journal_and_one_of_this_format_are_not_backed_up() {
     let dir = tempfile::tempdir().unwrap();
     drop(filled(dir.path(), 3));
     drop(Sqlite::open(dir.path()).unwrap());
@@ -297,7 +297,7 @@ fn a_new_journal_and_one_of_this_form_are_not_backed_up() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_backed_up_keeps_its_form() {
+fn a_journal_that_cannot_be_backed_up_is_not_migrated() {
     let dir = of_form_2();
     // No file can have this name, so that the copy cannot be made; root may write anywhere.
     fs_err::create_dir(dir.path().join("journal.form-2.part")).unwrap();
@@ -311,7 +311,7 @@ fn a_journal_that_cannot_be_backed_up_keeps_its_form() {
 }
 
 #[test]
-fn a_journal_that_a_living_process_uses_keeps_its_form() {
+fn a_journal_in_use_is_not_migrated() {
     let dir = of_form_2();
     let own = Holder::own().unwrap();
     let lease = |start: i64| {
@@ -329,7 +329,7 @@ fn a_journal_that_a_living_process_uses_keeps_its_form() {
     assert!(hint.contains("wait"), "{hint}");
     assert_eq!(version(&by_hand(dir.path())).unwrap(), 2);
     assert_eq!(kept(dir.path()), []);
-    // One that is dead keeps nobody from anything.
+    // One that is dead keeps no one from anything.
     lease(own.start + 1);
     drop(Sqlite::open(dir.path()).unwrap());
     assert_eq!(version(&by_hand(dir.path())).unwrap(), MIGRATIONS.len());

@@ -1,9 +1,6 @@
 //! A disk that is full.
-//!
-//! In: a file that may not grow, which is the same error of SQLite. Out: nothing.
-//! Never: an entry that was acknowledged and is gone.
 
-use homestak_engine::journal::{Ending, Journal as _};
+use homestak_engine::journal::{Journal as _, RunOutcome};
 
 use super::super::file::Options;
 use super::*;
@@ -16,7 +13,7 @@ fn small() -> Options {
 }
 
 #[test]
-fn a_full_disk_is_told_and_what_was_acknowledged_stays() {
+fn a_full_disk_is_reported_and_acknowledged_entries_stay() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Sqlite::open_with(dir.path(), small()).unwrap();
     wait(async {
@@ -39,10 +36,10 @@ fn a_full_disk_is_told_and_what_was_acknowledged_stays() {
         replay::compare(&by_hand(dir.path()));
         // What needs no room still works.
         journal
-            .end(id, Ending::Failed, sample::at(1))
+            .end(id, RunOutcome::Failed, sample::at(1))
             .await
             .unwrap();
-        // Room was made: it goes on where it was.
+        // Room was made: it continues where it was.
         let journal = Sqlite::open(dir.path()).unwrap();
         journal.append(id, &turn(written)).await.unwrap();
         assert_eq!(count(&journal, id).await, written + 1);
@@ -50,7 +47,7 @@ fn a_full_disk_is_told_and_what_was_acknowledged_stays() {
 }
 
 #[test]
-fn a_plan_that_does_not_fit_leaves_no_run() {
+fn a_plan_that_is_too_large_for_the_disk_leaves_no_run() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Sqlite::open_with(dir.path(), small()).unwrap();
     wait(async {

@@ -1,9 +1,10 @@
-//! Leases of processes that are not there, or are somewhere else: rows as other processes leave them.
+//! Leases of processes that are not there, or are somewhere else: rows as other processes leave
+//! them.
 
 use std::time::Duration;
 
 use homestak_api::runtime::{Clock as _, WallClock};
-use homestak_engine::journal::{Holding, Journal as _, Life, SILENT};
+use homestak_engine::journal::{HEARTBEAT_TIMEOUT, HolderState, Journal as _, LeaseHolder};
 use jiff::Timestamp;
 use rusqlite::params;
 
@@ -32,11 +33,11 @@ fn takes(holder: &Holder) -> Result<(), JournalError> {
     let (_dir, journal) = held_by(holder, Duration::ZERO);
     let web = [sample::scope("web", "father")];
     wait(async {
-        let lease = journal.hold(&web).await?;
+        let lease = journal.lock(&web).await?;
         // It is ours now, and freed as ours.
-        assert!(journal.hold(&web).await.is_err());
+        assert!(journal.lock(&web).await.is_err());
         drop(lease);
-        journal.hold(&web).await.map(drop)
+        journal.lock(&web).await.map(drop)
     })
 }
 
@@ -73,7 +74,7 @@ fn elsewhere() -> [Holder; 2] {
 }
 
 #[test]
-fn the_dead_lose_their_leases() {
+fn leases_of_dead_processes_are_free() {
     let own = Holder::own().unwrap();
     let gone = Holder {
         pid: 4_194_999,
@@ -92,45 +93,45 @@ fn the_dead_lose_their_leases() {
         let (_dir, journal) = held_by(&holder, Duration::ZERO);
         wait(async {
             let web = sample::scope("web", "father");
-            let found = journal.holding(&web).await.unwrap().unwrap();
-            assert_eq!(found.life, Life::Dead);
+            let found = journal.holder(&web).await.unwrap().unwrap();
+            assert_eq!(found.life, HolderState::Dead);
             journal.unlock(&web, found.number).await.unwrap();
-            assert!(journal.holding(&web).await.unwrap().is_none());
+            assert!(journal.holder(&web).await.unwrap().is_none());
         });
     }
 }
 
 #[test]
-fn the_living_keep_their_leases_whoever_wants_them() {
+fn live_processes_keep_their_leases() {
     let own = Holder::own().unwrap();
     let holder = words(takes(&own));
     assert_eq!(holder, format!("process {} on {}", own.pid, own.name));
     // However long it is silent: that it lives is known.
-    let (_dir, journal) = held_by(&own, SILENT * 10);
+    let (_dir, journal) = held_by(&own, HEARTBEAT_TIMEOUT * 10);
     let unlocked = wait(journal.unlock(&sample::scope("web", "father"), 7));
     assert_eq!(words(unlocked), holder);
 }
 
 #[test]
-fn a_holder_that_cannot_be_asked_keeps_its_lease_until_it_is_silent_and_a_person_takes_it() {
+fn a_remote_holder_keeps_its_lease_until_its_heartbeat_times_out_and_it_is_unlocked() {
     let web = sample::scope("web", "father");
     for holder in elsewhere() {
         let said = words(takes(&holder));
         let begins = format!("{holder} (last heartbeat 2");
         assert!(said.starts_with(&begins), "{said}");
-        let (_dir, journal) = held_by(&holder, SILENT / 2);
+        let (_dir, journal) = held_by(&holder, HEARTBEAT_TIMEOUT / 2);
         assert_eq!(words(wait(journal.unlock(&web, 7))).len(), said.len());
-        let (_dir, journal) = held_by(&holder, SILENT);
+        let (_dir, journal) = held_by(&holder, HEARTBEAT_TIMEOUT);
         wait(async {
             // Silence alone frees nothing.
-            words(journal.hold(std::slice::from_ref(&web)).await.map(drop));
+            words(journal.lock(std::slice::from_ref(&web)).await.map(drop));
             // Someone else has it by now.
             words(journal.unlock(&web, 6).await);
-            let Holding { number, life, .. } = journal.holding(&web).await.unwrap().unwrap();
-            assert_eq!((number, life), (7, Life::Unknown));
+            let LeaseHolder { number, life, .. } = journal.holder(&web).await.unwrap().unwrap();
+            assert_eq!((number, life), (7, HolderState::Unknown));
             journal.unlock(&web, number).await.unwrap();
-            assert!(journal.holding(&web).await.unwrap().is_none());
-            let _lease = journal.hold(std::slice::from_ref(&web)).await.unwrap();
+            assert!(journal.holder(&web).await.unwrap().is_none());
+            let _lease = journal.lock(std::slice::from_ref(&web)).await.unwrap();
             let fence = journal.fence(&web).await.unwrap().unwrap();
             assert!(fence.number > 7);
         });
@@ -138,7 +139,7 @@ fn a_holder_that_cannot_be_asked_keeps_its_lease_until_it_is_silent_and_a_person
 }
 
 #[test]
-fn whoever_holds_a_lease_renews_its_heartbeat() {
+fn a_lease_holder_renews_its_heartbeat() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         heartbeat: Duration::from_millis(5),
@@ -147,10 +148,10 @@ fn whoever_holds_a_lease_renews_its_heartbeat() {
     let journal = Sqlite::open_with(dir.path(), options).unwrap();
     let web = sample::scope("web", "father");
     let heartbeat = || -> Timestamp {
-        let found = wait(journal.holding(&web)).unwrap();
+        let found = wait(journal.holder(&web)).unwrap();
         found.unwrap().heartbeat
     };
-    let _lease = wait(journal.hold(std::slice::from_ref(&web))).unwrap();
+    let _lease = wait(journal.lock(std::slice::from_ref(&web))).unwrap();
     let mut last = heartbeat();
     for _ in 0..3 {
         let now = (0..2000).find_map(|_| {

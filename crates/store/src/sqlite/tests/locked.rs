@@ -1,7 +1,4 @@
 //! Another program on the same file.
-//!
-//! In: a connection that locks. Out: nothing.
-//! Never: a wait without an end.
 
 use std::time::Duration;
 
@@ -18,7 +15,7 @@ fn impatient() -> Options {
 }
 
 #[test]
-fn a_lock_of_another_program_is_told_and_reading_goes_on() {
+fn a_lock_of_another_program_is_reported_and_reads_continue() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Sqlite::open_with(dir.path(), impatient()).unwrap();
     wait(async {
@@ -37,7 +34,7 @@ fn a_lock_of_another_program_is_told_and_reading_goes_on() {
 }
 
 #[test]
-fn a_file_that_another_program_keeps_for_itself_is_not_opened() {
+fn a_file_that_another_program_has_locked_is_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     drop(Sqlite::open(dir.path()).unwrap());
     let other = by_hand(dir.path());
@@ -51,7 +48,7 @@ fn a_file_that_another_program_keeps_for_itself_is_not_opened() {
 }
 
 #[test]
-fn a_short_wait_is_no_fault() {
+fn a_short_wait_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, id) = filled(dir.path(), 1);
     let other = by_hand(dir.path());

@@ -1,7 +1,4 @@
 //! Tests of what only SQLite has.
-//!
-//! In: journals in temporary directories. Out: nothing.
-//! Never: what the suite of every journal checks.
 
 mod damage;
 mod forms;
@@ -14,7 +11,7 @@ mod replay;
 use std::path::{Path, PathBuf};
 
 use homestak_core::plan::NodeStatus;
-use homestak_engine::journal::{Entry, Happened, Journal as _, JournalError, RunId};
+use homestak_engine::journal::{Entry, Journal as _, JournalError, RunId, StepEvent};
 use homestak_test_support::sample;
 use rusqlite::Connection;
 
@@ -29,7 +26,7 @@ fn file(dir: &Path) -> PathBuf {
     dir.join("journal.db")
 }
 
-/// Opens the file as a person with `sqlite3` would.
+/// Opens the file as the user with `sqlite3` would.
 fn by_hand(dir: &Path) -> Connection {
     Connection::open(file(dir)).unwrap()
 }
@@ -58,7 +55,7 @@ fn turn(step: usize) -> Entry {
         _ => NodeStatus::Ready,
     };
     let name = format!("node-{}", step % 10);
-    sample::known(step, Happened::Intent, sample::record(&name, status))
+    sample::known(step, StepEvent::Intent, sample::record(&name, status))
 }
 
 async fn begin(journal: &Sqlite) -> RunId {

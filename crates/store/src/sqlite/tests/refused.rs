@@ -1,7 +1,4 @@
 //! Files and directories that may not be written.
-//!
-//! In: modes. Out: nothing.
-//! Never: root; modes do not stop it, so the test goes on as nobody.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -11,7 +8,7 @@ use homestak_engine::journal::Journal as _;
 
 use super::*;
 
-/// Tells this test, started again as nobody, where to try.
+/// Tells this test, started again as no one, where to try.
 const PLACE: &str = "HOMESTAK_TEST_PLACE";
 
 const NOBODY: u32 = 65534;
@@ -21,7 +18,7 @@ fn mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn directory_and_file_are_closed_to_others() {
+fn directory_and_file_are_private() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("a/state");
     let (_journal, _) = filled(&state, 1);
@@ -50,7 +47,7 @@ fn try_all(dir: &Path) {
     clippy::disallowed_methods,
     reason = "root goes on as nobody, in another process"
 )]
-fn what_may_not_be_written_is_told_when_it_is_opened() {
+fn missing_write_permission_is_reported_when_opening() {
     if let Some(dir) = std::env::var_os(PLACE) {
         return try_all(Path::new(&dir));
     }
@@ -67,7 +64,7 @@ fn what_may_not_be_written_is_told_when_it_is_opened() {
         return try_all(dir.path());
     }
     fs_err::remove_file(dir.path().join("closed/root")).unwrap();
-    // The program itself may be where nobody cannot go.
+    // The program itself may be where no one cannot go.
     let program = dir.path().join("program");
     fs_err::copy(std::env::current_exe().unwrap(), &program).unwrap();
     mode(&program, 0o755);
@@ -96,7 +93,7 @@ fn what_may_not_be_written_is_told_when_it_is_opened() {
 }
 
 #[test]
-fn a_file_in_the_place_of_the_directory_is_told() {
+fn a_file_in_place_of_the_directory_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     fs_err::write(&state, "in the way").unwrap();

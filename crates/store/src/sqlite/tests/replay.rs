@@ -1,7 +1,4 @@
 //! What is known of nodes follows from what was written.
-//!
-//! In: a file. Out: nothing.
-//! Never: trust in the table that is compared.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +75,7 @@ pub(super) fn compare(connection: &Connection) {
 }
 
 #[test]
-fn what_is_known_of_nodes_follows_from_the_entries() {
+fn records_follow_from_the_entries() {
     let dir = tempfile::tempdir().unwrap();
     let all = [
         NodeStatus::Creating,
@@ -106,7 +103,7 @@ fn what_is_known_of_nodes_follows_from_the_entries() {
             record.host = ["father", "mother"][next(2)].into();
             let id = u32::try_from(next(3)).ok().filter(|id| *id != 0);
             record.guest.vmid = id.map(Into::into);
-            let entry = sample::known(step, Happened::Intent, record);
+            let entry = sample::known(step, StepEvent::Intent, record);
             journal.append(runs[next(2)], &entry).await.unwrap();
             match next(12) {
                 0 | 1 => drop(
@@ -133,7 +130,7 @@ fn what_is_known_of_nodes_follows_from_the_entries() {
 }
 
 #[test]
-fn what_was_written_cannot_be_changed_or_deleted() {
+fn entries_cannot_be_changed_or_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, id) = filled(dir.path(), 3);
     let connection = by_hand(dir.path());

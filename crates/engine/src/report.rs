@@ -1,7 +1,5 @@
-//! From events, or from the journal, to what happened to each node.
-//!
-//! In: a plan, then events as they come; or a run that is written down. Out: [`Row`]s.
-//! Never: the terminal; tables, JSON and reports are all made from these rows.
+//! What happened to each node in a run, from events or from the journal. Tables, JSON and reports
+//! are made from it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,37 +7,37 @@ use std::net::IpAddr;
 use homestak_core::plan::{Action, NodeLocation, Plan, StepKind, Verb};
 use jiff::Timestamp;
 
-use crate::events::{Event, Subject, What};
-use crate::journal::{Ending, Happened, Run, RunId, Trouble};
+use crate::events::{Event, EventKind, Subject};
+use crate::journal::{Run, RunId, RunOutcome, StepError, StepEvent};
 use crate::ports::GuestId;
 use crate::steps::subject;
 
-/// How a node is doing in a run.
+/// The status of a node in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// Nothing was begun.
+pub enum RowStatus {
+    /// Not started.
     Pending,
-    /// Something is being done.
+    /// In progress.
     Running,
-    /// It was begun, and the run died before it was done.
+    /// Started, but not completed when the run ended.
     Interrupted,
-    /// Everything was done.
+    /// Completed.
     Completed,
     /// A step failed.
     Failed,
-    /// It is gone.
+    /// Destroyed.
     Destroyed,
-    /// It was not there, and nothing was done.
+    /// It did not exist, and nothing was done.
     Absent,
-    /// What was done was undone, and its guest stays: this run did not create it.
+    /// Undone, but its guest was kept because this run did not create it.
     Kept,
-    /// A person took its removal as settled; whether it is there is not known.
+    /// The user marked its removal as resolved; whether it exists is not known.
     Settled,
-    /// It could not be undone.
+    /// Undoing it failed.
     Stuck,
 }
 
-impl Status {
+impl RowStatus {
     /// Returns the word.
     pub fn word(self) -> &'static str {
         match self {
@@ -57,23 +55,23 @@ impl Status {
     }
 }
 
-/// What is being done right now.
+/// The step in progress.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Current {
+pub struct CurrentStep {
     /// The step.
     pub step: StepKind,
     /// Whether it is being undone.
     pub undo: bool,
-    /// Since when.
+    /// When it started.
     pub since: Timestamp,
-    /// What it waits for, when it said so.
+    /// What it waits for, if reported.
     pub waits_for: Option<String>,
 }
 
-/// What happened to one node, or to one image.
+/// What happened to a node or an image.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// The node, or the image with its place.
+pub struct ReportRow {
+    /// The node, or the image with its host.
     pub name: String,
     /// The node it runs on.
     pub parent: Option<String>,
@@ -83,60 +81,60 @@ pub struct Row {
     pub action: Action,
     /// How many steps that takes.
     pub n_steps: usize,
-    /// How many of them are done.
+    /// How many of them are completed.
     pub n_done: usize,
-    /// How it is doing.
-    pub status: Status,
+    /// Its status.
+    pub status: RowStatus,
     /// Whether anything was changed.
     pub changed: bool,
     /// The guest's id.
     pub guest_id: Option<GuestId>,
     /// The guest's address.
     pub address: Option<IpAddr>,
-    /// Seconds per step, in the order they ended; undoing counts under the step that was undone.
+    /// Seconds per step, in order of completion; undoing counts under the step that is undone.
     pub phases: Vec<(StepKind, f64)>,
     /// What is being done right now.
-    pub now: Option<Current>,
-    /// What went wrong.
-    pub error: Option<Trouble>,
+    pub now: Option<CurrentStep>,
+    /// The error.
+    pub error: Option<StepError>,
 }
 
-impl Row {
-    /// Returns how long all steps took together, in seconds.
+impl ReportRow {
+    /// Returns the total duration of all steps, in seconds.
     pub fn seconds(&self) -> f64 {
         self.phases.iter().map(|(_, seconds)| seconds).sum()
     }
 }
 
-/// What happened in a run.
+/// The report of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Chronicle {
+pub struct RunReport {
     /// The run.
     pub run: Option<RunId>,
     /// The nodes, parents before their children.
-    pub nodes: Vec<Row>,
-    /// Images that were brought.
-    pub images: Vec<Row>,
-    /// Whether steps are being undone.
-    pub unwinding: bool,
-    /// How it ended, and after how many seconds.
-    pub ended: Option<(Ending, f64)>,
+    pub nodes: Vec<ReportRow>,
+    /// Images.
+    pub images: Vec<ReportRow>,
+    /// Whether it is being rolled back.
+    pub rolling_back: bool,
+    /// How it ended, and its duration in seconds.
+    pub ended: Option<(RunOutcome, f64)>,
     removes: bool,
-    /// Rows of nodes that go with another, and that one.
+    /// Rows of nodes that are deleted with another node, and its name.
     buried: Vec<(usize, String)>,
-    /// Where each node's row is: there may be ten thousand, and each is heard of many times.
+    /// Index of the rows by name: there may be ten thousand nodes, with many events each.
     index: BTreeMap<String, usize>,
 }
 
-impl Chronicle {
-    /// Begins with a plan that nothing was done of.
+impl RunReport {
+    /// Starts with a plan.
     pub fn new(plan: &Plan) -> Self {
         let removes = plan.verb == Verb::Destroy;
         let row = |(node, n_steps): (&homestak_core::plan::NodePlan, usize)| {
             let found = node.found.as_ref();
-            // Of a guest that is replaced, neither id nor address says anything.
+            // Id and address of a guest that is replaced are of no interest.
             let kept = found.filter(|_| node.action != Action::Replace);
-            Row {
+            ReportRow {
                 name: node.name.clone(),
                 parent: match &node.location {
                     NodeLocation::Inside(parent) => Some(parent.clone()),
@@ -147,10 +145,10 @@ impl Chronicle {
                 n_steps,
                 n_done: 0,
                 status: match node.action {
-                    Action::Nothing if removes && found.is_none() => Status::Absent,
-                    Action::Nothing if removes => Status::Destroyed,
-                    Action::Nothing | Action::Leave => Status::Completed,
-                    _ => Status::Pending,
+                    Action::Nothing if removes && found.is_none() => RowStatus::Absent,
+                    Action::Nothing if removes => RowStatus::Destroyed,
+                    Action::Nothing | Action::Leave => RowStatus::Completed,
+                    _ => RowStatus::Pending,
                 },
                 changed: false,
                 guest_id: kept.and_then(|found| found.guest.vmid),
@@ -161,7 +159,7 @@ impl Chronicle {
             }
         };
         let names = plan.nodes.iter().enumerate();
-        let mut chronicle = Self {
+        let mut report = Self {
             index: names.map(|(at, node)| (node.name.clone(), at)).collect(),
             nodes: plan
                 .nodes
@@ -172,17 +170,17 @@ impl Chronicle {
             removes,
             ..Self::default()
         };
-        chronicle.bury();
-        chronicle
+        report.bury();
+        report
     }
 
-    /// Finds nodes without steps of their own in a node that is removed: they are gone when it is.
+    /// Finds nodes without steps inside a node that is destroyed: they are deleted with it.
     fn bury(&mut self) {
         for at in 0..self.nodes.len() {
             if self.nodes[at].action != Action::Nothing || !self.removes {
                 continue;
             }
-            let above = |row: &&Row| {
+            let above = |row: &&ReportRow| {
                 let parent = self.index.get(row.parent.as_ref()?)?;
                 self.nodes.get(*parent)
             };
@@ -191,20 +189,20 @@ impl Chronicle {
             let Some(gone) = gone.map(|row| row.name.clone()) else {
                 continue;
             };
-            if self.nodes[at].status == Status::Destroyed {
-                self.nodes[at].status = Status::Pending;
+            if self.nodes[at].status == RowStatus::Destroyed {
+                self.nodes[at].status = RowStatus::Pending;
                 self.buried.push((at, gone));
             }
         }
     }
 
-    /// Tells the same from what is written down about a run.
+    /// Makes the report of a recorded run.
     pub fn of_run(run: &Run) -> Self {
-        let mut chronicle = Self::new(&run.plan);
-        chronicle.run = Some(run.head.id);
+        let mut report = Self::new(&run.plan);
+        report.run = Some(run.head.id);
         let steps = &run.plan.steps;
         let mut begun: Vec<Option<Timestamp>> = vec![None; steps.len()];
-        for (at, entry) in run.of_steps() {
+        for (at, entry) in run.step_entries() {
             let step = &steps[at];
             let name = subject(&run.plan, step);
             let took = begun[at].map_or(0.0, |begun| {
@@ -212,13 +210,13 @@ impl Chronicle {
             });
             let record = entry.record.as_ref();
             let node = step.node.and_then(|node| run.plan.nodes.get(node));
-            // What was in a node that is gone is recorded beside it, and is none of its own.
+            // Nodes deleted with this one are recorded beside it.
             if let (Some(record), Some(node)) = (record, node)
                 && record.name != node.record_name()
             {
                 continue;
             }
-            let done = |undo, changed| What::StepDone {
+            let done = |undo, changed| EventKind::StepDone {
                 subject: name.clone(),
                 step: step.kind,
                 undo,
@@ -228,100 +226,102 @@ impl Chronicle {
                 guest_id: record.and_then(|record| record.guest.vmid),
                 address: record.and_then(|record| record.address),
             };
-            let what = match &entry.happened {
-                Happened::Intent | Happened::UndoIntent => {
+            let kind = match &entry.happened {
+                StepEvent::Intent | StepEvent::UndoIntent => {
                     begun[at] = Some(entry.at);
-                    What::StepStarted {
+                    EventKind::StepStarted {
                         subject: name.clone(),
                         step: step.kind,
-                        undo: entry.happened == Happened::UndoIntent,
+                        undo: entry.happened == StepEvent::UndoIntent,
                     }
                 }
-                Happened::Done { changed } => done(false, *changed),
-                Happened::Undone { changed } => done(true, *changed),
-                Happened::Failed(trouble) | Happened::UndoFailed(trouble) => What::StepFailed {
-                    subject: name.clone(),
-                    step: step.kind,
-                    undo: matches!(entry.happened, Happened::UndoFailed(_)),
-                    trouble: trouble.clone(),
-                    seconds: took,
-                },
-                Happened::Settled => {
+                StepEvent::Done { changed } => done(false, *changed),
+                StepEvent::Undone { changed } => done(true, *changed),
+                StepEvent::Failed(trouble) | StepEvent::UndoFailed(trouble) => {
+                    EventKind::StepFailed {
+                        subject: name.clone(),
+                        step: step.kind,
+                        undo: matches!(entry.happened, StepEvent::UndoFailed(_)),
+                        trouble: trouble.clone(),
+                        seconds: took,
+                    }
+                }
+                StepEvent::Settled => {
                     begun[at] = None;
-                    done(chronicle.unwinding, false)
+                    done(report.rolling_back, false)
                 }
             };
-            chronicle.hear(&Event {
+            report.apply(&Event {
                 at: entry.at,
                 run: run.head.id,
-                what,
+                kind,
             });
             let removal = match step.kind {
-                StepKind::Create => chronicle.unwinding,
+                StepKind::Create => report.rolling_back,
                 kind => kind == StepKind::Destroy,
             };
-            if entry.happened == Happened::Settled && removal {
-                chronicle.row(&name).status = Status::Settled;
+            if entry.happened == StepEvent::Settled && removal {
+                report.row(&name).status = RowStatus::Settled;
             }
         }
         if let Some((at, ending)) = run.head.ended {
             let seconds = at.duration_since(run.head.started).as_secs_f64();
-            chronicle.hear(&Event {
+            report.apply(&Event {
                 at,
                 run: run.head.id,
-                what: What::RunEnded { ending, seconds },
+                kind: EventKind::RunEnded { ending, seconds },
             });
         }
-        chronicle
+        report
     }
 
-    /// Says that nobody carries the run out any more: what was being done may be done or not.
-    pub fn died(&mut self) {
+    /// Marks steps in progress as interrupted: the run is no longer executed.
+    pub fn mark_interrupted(&mut self) {
         for row in self.nodes.iter_mut().chain(&mut self.images) {
             row.now = None;
-            if row.status == Status::Running {
-                row.status = Status::Interrupted;
+            if row.status == RowStatus::Running {
+                row.status = RowStatus::Interrupted;
             }
         }
     }
 
-    /// Forgets what went wrong: what is done next has errors of its own.
+    /// Clears the errors.
     pub fn clear_errors(&mut self) {
         for row in self.nodes.iter_mut().chain(&mut self.images) {
             row.error = None;
         }
     }
 
-    /// Hears an event.
-    pub fn hear(&mut self, event: &Event) {
+    /// Applies an event.
+    pub fn apply(&mut self, event: &Event) {
         self.run = Some(event.run);
-        match &event.what {
-            What::RunStarted { .. } => self.ended = None,
-            What::StepStarted {
+        match &event.kind {
+            EventKind::RunStarted { .. } => self.ended = None,
+            EventKind::StepStarted {
                 subject,
                 step,
                 undo,
             } => {
-                self.unwinding |= *undo;
+                self.rolling_back |= *undo;
                 let row = self.row(subject);
-                row.status = Status::Running;
+                row.status = RowStatus::Running;
                 if !undo {
                     row.error = None;
                 }
-                row.now = Some(Current {
+                row.now = Some(CurrentStep {
                     step: *step,
                     undo: *undo,
                     since: event.at,
                     waits_for: None,
                 });
             }
-            What::Waiting { subject, what } | What::Doing { subject, what } => {
+            EventKind::Waiting { subject, what } | EventKind::Doing { subject, what } => {
                 if let Some(now) = &mut self.row(subject).now {
                     now.waits_for = Some(what.clone());
                 }
             }
-            What::Warning { .. } => {}
-            What::StepDone {
+            EventKind::Warning { .. } => {}
+            EventKind::StepDone {
                 subject,
                 step,
                 undo,
@@ -342,11 +342,11 @@ impl Chronicle {
                 if *step == StepKind::Destroy && !*undo {
                     let gone = subject.to_string();
                     for (at, _) in self.buried.iter().filter(|(_, name)| *name == gone) {
-                        self.nodes[*at].status = Status::Destroyed;
+                        self.nodes[*at].status = RowStatus::Destroyed;
                     }
                 }
             }
-            What::StepFailed {
+            EventKind::StepFailed {
                 subject,
                 step,
                 undo,
@@ -356,32 +356,36 @@ impl Chronicle {
                 let row = self.row(subject);
                 row.now = None;
                 row.phases.push((*step, *seconds));
-                row.status = if *undo { Status::Stuck } else { Status::Failed };
+                row.status = if *undo {
+                    RowStatus::Stuck
+                } else {
+                    RowStatus::Failed
+                };
                 row.error = Some(trouble.clone());
             }
-            What::RollbackStarted => self.unwinding = true,
-            What::RunEnded { ending, seconds } => {
+            EventKind::RollbackStarted => self.rolling_back = true,
+            EventKind::RunEnded { ending, seconds } => {
                 self.ended = Some((*ending, *seconds));
-                self.died();
+                self.mark_interrupted();
             }
         }
     }
 
-    fn row(&mut self, subject: &Subject) -> &mut Row {
+    fn row(&mut self, subject: &Subject) -> &mut ReportRow {
         let name = subject.to_string();
         if let Some(at) = self.index.get(&name) {
             return &mut self.nodes[*at];
         }
         let at = self.images.iter().position(|row| row.name == name);
         let at = at.unwrap_or_else(|| {
-            self.images.push(Row {
+            self.images.push(ReportRow {
                 name,
                 parent: None,
                 host: String::new(),
                 action: Action::Create,
                 n_steps: 1,
                 n_done: 0,
-                status: Status::Pending,
+                status: RowStatus::Pending,
                 changed: false,
                 guest_id: None,
                 address: None,
@@ -394,24 +398,24 @@ impl Chronicle {
         &mut self.images[at]
     }
 
-    /// Returns every row in which something went wrong.
-    pub fn troubles(&self) -> impl Iterator<Item = (&Row, &Trouble)> {
+    /// Returns every row with an error.
+    pub fn errors(&self) -> impl Iterator<Item = (&ReportRow, &StepError)> {
         let rows = self.images.iter().chain(&self.nodes);
         rows.filter_map(|row| Some((row, row.error.as_ref()?)))
     }
 }
 
-impl Row {
+impl ReportRow {
     fn done(&mut self, step: StepKind, (undo, changed, kept): (bool, bool, bool), removes: bool) {
         if undo {
-            if self.status != Status::Stuck {
+            if self.status != RowStatus::Stuck {
                 self.status = match step {
-                    StepKind::Create if kept => Status::Kept,
-                    // Without a change it never came to be.
-                    StepKind::Create if changed => Status::Destroyed,
-                    // The last of a node's steps that is undone says what is left of it.
-                    StepKind::Create => Status::Absent,
-                    _ => Status::Pending,
+                    StepKind::Create if kept => RowStatus::Kept,
+                    // Without a change, it never existed.
+                    StepKind::Create if changed => RowStatus::Destroyed,
+                    // The step of a node that is undone last decides.
+                    StepKind::Create => RowStatus::Absent,
+                    _ => RowStatus::Pending,
                 };
             }
             if step == StepKind::Create && changed {
@@ -421,12 +425,12 @@ impl Row {
         }
         self.n_done = (self.n_done + 1).min(self.n_steps);
         if self.n_done < self.n_steps {
-            self.status = Status::Running;
+            self.status = RowStatus::Running;
         } else if removes || self.action == Action::Destroy {
-            self.status = Status::Destroyed;
+            self.status = RowStatus::Destroyed;
             self.address = None;
         } else {
-            self.status = Status::Completed;
+            self.status = RowStatus::Completed;
         }
     }
 }

@@ -1,18 +1,15 @@
 //! How long steps took lately.
-//!
-//! In: a ground. Out: nothing.
-//! Never: how long the tests take.
 
 use homestak_core::plan::StepKind;
-use homestak_engine::journal::{Entry, Happened, Journal, RunId};
+use homestak_engine::journal::{Entry, Journal, RunId, StepEvent};
 
 use super::sample::{at, done, plan, step, trouble};
-use super::{Ground, run};
+use super::{JournalFixture, run};
 
 const CREATE: usize = 0;
 const START: usize = 1;
 
-async fn happen(journal: &dyn Journal, id: RunId, number: usize, second: i64, happened: Happened) {
+async fn happen(journal: &dyn Journal, id: RunId, number: usize, second: i64, happened: StepEvent) {
     let entry = Entry {
         step: step(number),
         happened,
@@ -23,66 +20,73 @@ async fn happen(journal: &dyn Journal, id: RunId, number: usize, second: i64, ha
 }
 
 async fn take(journal: &dyn Journal, id: RunId, step: usize, seconds: i64) {
-    happen(journal, id, step, 1000, Happened::Intent).await;
+    happen(journal, id, step, 1000, StepEvent::Intent).await;
     happen(journal, id, step, 1000 + seconds, done()).await;
 }
 
-pub(crate) fn the_median_of_each_kind_is_told(ground: &impl Ground) {
+pub(crate) fn the_median_of_each_kind_is_returned(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         assert_eq!(journal.durations().await.unwrap(), []);
         let id = journal
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
             .unwrap();
         // Between each other, as steps of a run are.
-        happen(&*journal, id, START, 0, Happened::Intent).await;
+        happen(&*journal, id, START, 0, StepEvent::Intent).await;
         for seconds in [40, 10, 20] {
             take(&*journal, id, CREATE, seconds).await;
         }
         happen(&*journal, id, START, 3, done()).await;
         let expected = [(StepKind::Create, 20.0), (StepKind::Start, 3.0)];
-        assert_eq!(ground.open().durations().await.unwrap(), expected);
+        assert_eq!(fixture.open().durations().await.unwrap(), expected);
         take(&*journal, id, CREATE, 30).await;
         let found = journal.durations().await.unwrap();
         assert_eq!(found[0], (StepKind::Create, 25.0));
     });
 }
 
-pub(crate) fn only_steps_that_changed_something_count(ground: &impl Ground) {
+pub(crate) fn only_steps_that_changed_something_count(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let id = journal
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
             .unwrap();
         for end in [
-            Happened::Done { changed: false },
-            Happened::Failed(trouble()),
-            Happened::Settled,
+            StepEvent::Done { changed: false },
+            StepEvent::Failed(trouble()),
+            StepEvent::Settled,
         ] {
-            happen(&*journal, id, CREATE, 0, Happened::Intent).await;
+            happen(&*journal, id, CREATE, 0, StepEvent::Intent).await;
             happen(&*journal, id, CREATE, 9, end).await;
         }
         // Undone is not done, done twice is done once, and a clock that is set back says nothing.
-        happen(&*journal, id, CREATE, 0, Happened::UndoIntent).await;
-        happen(&*journal, id, CREATE, 9, Happened::Undone { changed: true }).await;
+        happen(&*journal, id, CREATE, 0, StepEvent::UndoIntent).await;
+        happen(
+            &*journal,
+            id,
+            CREATE,
+            9,
+            StepEvent::Undone { changed: true },
+        )
+        .await;
         happen(&*journal, id, CREATE, 9, done()).await;
         take(&*journal, id, CREATE, -5).await;
         assert_eq!(journal.durations().await.unwrap(), []);
         // After a failure, the second try counts from its own beginning.
-        happen(&*journal, id, CREATE, 0, Happened::Intent).await;
-        happen(&*journal, id, CREATE, 100, Happened::Failed(trouble())).await;
-        happen(&*journal, id, CREATE, 200, Happened::Intent).await;
+        happen(&*journal, id, CREATE, 0, StepEvent::Intent).await;
+        happen(&*journal, id, CREATE, 100, StepEvent::Failed(trouble())).await;
+        happen(&*journal, id, CREATE, 200, StepEvent::Intent).await;
         happen(&*journal, id, CREATE, 207, done()).await;
         let found = journal.durations().await.unwrap();
         assert_eq!(found, [(StepKind::Create, 7.0)]);
     });
 }
 
-pub(crate) fn what_is_long_ago_does_not_count(ground: &impl Ground) {
+pub(crate) fn old_durations_do_not_count(fixture: &impl JournalFixture) {
     run(async {
-        let journal = ground.open();
+        let journal = fixture.open();
         let nodes = 700;
         let plan = plan("m", nodes);
         for (count, seconds) in [(nodes, 100), (500, 1)] {
@@ -91,7 +95,7 @@ pub(crate) fn what_is_long_ago_does_not_count(ground: &impl Ground) {
             // All at once, so that they share commits.
             let intents = creates
                 .iter()
-                .map(|step| happen(&*journal, id, *step, 0, Happened::Intent));
+                .map(|step| happen(&*journal, id, *step, 0, StepEvent::Intent));
             super::many::all(intents).await;
             let dones = creates
                 .iter()

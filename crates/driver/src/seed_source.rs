@@ -1,47 +1,46 @@
-//! First-boot data of nodes, with the keys of the site and of this driver.
-//!
-//! In: what a node should be, the site's secrets. Out: [`Seed`].
-//! Never: a key of the site kept anywhere; they are looked up when they are used.
+//! First-boot data of nodes, with the SSH keys of the site and of this driver. Keys are looked up
+//! when they are used, and not stored.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use homestak_core::firstboot::FirstBootConfig;
 use homestak_core::plan::DesiredGuest;
-use homestak_engine::context::off;
-use homestak_engine::ports::{GuestUuid, PortError, Seed, Seeds};
+use homestak_engine::context::run_blocking;
+use homestak_engine::ports::{GuestUuid, PortError, Seed, SeedSource};
 use homestak_providers::ssh::Keyring;
 
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
-/// First-boot data from a site.
-pub(crate) struct SiteSeeds {
+/// Makes first-boot data from a site.
+pub(crate) struct SiteSeedSource {
     session: Arc<Session>,
     keyring: Keyring,
 }
 
-/// Returns the keys of this driver.
+/// Returns the SSH keys of this driver.
 pub(crate) fn keyring(settings: &DriverSettings) -> Keyring {
     Keyring::new(settings.state.join("ssh")).with_timeouts(settings.timeouts)
 }
 
-impl SiteSeeds {
-    /// Takes keys from a site, and adds those of the driver.
+impl SiteSeedSource {
+    /// Uses the keys of a site and of the driver.
     pub(crate) fn new(session: Arc<Session>, keyring: Keyring) -> Self {
         Self { session, keyring }
     }
 
-    /// Uses the keys on a thread that may wait: programs make them, and another driver may lock them.
+    /// Accesses the keys on a blocking thread: programs create them, and other drivers may lock
+    /// them.
     async fn with_keys<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Keyring) -> Result<T, PortError> + Send + 'static,
     ) -> Result<T, PortError> {
         let keyring = self.keyring.clone();
-        off("use the SSH keys", move || work(&keyring)).await
+        run_blocking("use the SSH keys", move || work(&keyring)).await
     }
 
-    /// Returns the public keys of people, as the site has them.
+    /// Returns the public keys of the users of the site.
     fn of_people(&self) -> Vec<String> {
         let secrets = self.session.catalog.secrets.as_ref();
         let keys = secrets.and_then(|secrets| secrets.value.as_ref()?.ssh_keys.as_ref());
@@ -53,7 +52,7 @@ impl SiteSeeds {
 }
 
 #[async_trait]
-impl Seeds for SiteSeeds {
+impl SeedSource for SiteSeedSource {
     async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
         let mut keys = self.of_people();
         let uuid = wanted.uuid.clone();

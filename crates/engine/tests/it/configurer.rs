@@ -10,11 +10,11 @@ use homestak_core::plan::{AppliedSpec, ConfigPlan, NodePlan, OtherRecords, Plan}
 use homestak_core::resolve::ResolvedManifest;
 use homestak_engine::planning::PlanContext;
 use homestak_engine::ports::{
-    Class, Configurer, GuestUuid, Inner, PortError, Remark, Sent, SpecComparison,
+    ConfigTarget, Configurer, ErrorClass, GuestUuid, PortError, ProviderEvent, Sent, SpecComparison,
 };
 
 /// Remembers what each node became. Every node has the same spec.
-pub struct Insides {
+pub struct TestConfigurer {
     /// What the spec adds up to.
     pub digest: Mutex<String>,
     /// Guest and spec of each node.
@@ -26,10 +26,10 @@ pub struct Insides {
     /// Nodes that never report that they began.
     pub silent: Mutex<BTreeSet<String>>,
     /// Nodes that cannot be converged, and whether that may pass.
-    pub failing: Mutex<BTreeMap<String, Class>>,
+    pub failing: Mutex<BTreeMap<String, ErrorClass>>,
 }
 
-impl Default for Insides {
+impl Default for TestConfigurer {
     fn default() -> Self {
         Self {
             digest: Mutex::new("one".to_owned()),
@@ -42,8 +42,8 @@ impl Default for Insides {
     }
 }
 
-impl Insides {
-    fn fails(&self, node: &Inner) -> Result<(), PortError> {
+impl TestConfigurer {
+    fn fails(&self, node: &ConfigTarget) -> Result<(), PortError> {
         match self.failing.lock().unwrap().get(&node.node) {
             Some(class) => Err(PortError {
                 class: *class,
@@ -78,10 +78,10 @@ fn compare(now: Option<&str>, wanted: &str) -> SpecComparison {
 }
 
 #[async_trait]
-impl PlanContext for Insides {
+impl PlanContext for TestConfigurer {
     type Error = Infallible;
 
-    fn looking(&self, _: &ResolvedManifest, _: &[&str], _: &OtherRecords) {}
+    fn observing(&self, _: &ResolvedManifest, _: &[&str], _: &OtherRecords) {}
 
     async fn configs(
         &self,
@@ -105,8 +105,8 @@ impl PlanContext for Insides {
 }
 
 #[async_trait]
-impl Configurer for Insides {
-    async fn check(&self, node: &Inner) -> Result<SpecComparison, PortError> {
+impl Configurer for TestConfigurer {
+    async fn check(&self, node: &ConfigTarget) -> Result<SpecComparison, PortError> {
         self.fails(node)?;
         let known = self.known.lock().unwrap();
         let same = known
@@ -118,13 +118,13 @@ impl Configurer for Insides {
 
     async fn converge(
         &self,
-        node: &Inner,
-        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+        node: &ConfigTarget,
+        hear: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError> {
         self.fails(node)?;
         if !self.silent.lock().unwrap().contains(&node.node) {
-            hear(Remark::Began);
-            hear(Remark::Doing("set the host name".to_owned()));
+            hear(ProviderEvent::Began);
+            hear(ProviderEvent::Doing("set the host name".to_owned()));
         }
         let is_endless = self.endless.lock().unwrap().contains(&node.node);
         if is_endless {
@@ -139,9 +139,9 @@ impl Configurer for Insides {
 
     async fn revert(
         &self,
-        node: &Inner,
+        node: &ConfigTarget,
         before: &AppliedSpec,
-        _: Arc<dyn Fn(Remark) + Send + Sync>,
+        _: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError> {
         self.fails(node)?;
         let became = (node.guest.clone(), before.digest.clone());
@@ -152,4 +152,4 @@ impl Configurer for Insides {
 }
 
 /// A way of failing that may pass.
-pub const AWAY: Class = Class::Unreachable { sent: Sent::Maybe };
+pub const UNREACHABLE: ErrorClass = ErrorClass::Unreachable { sent: Sent::Maybe };

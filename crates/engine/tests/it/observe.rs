@@ -1,10 +1,10 @@
 //! What is looked at is the guest that is recorded, and what cannot be seen is refused.
 
 use homestak_core::plan::{Action, PlanOptions, Verb};
-use homestak_engine::journal::Ending;
+use homestak_engine::journal::RunOutcome;
 use homestak_sim::{Boots, Call, Fault, FaultKind, World};
 
-use crate::lab::{Lab, guests, world_in};
+use crate::env::{TestEnv, guests, world_in};
 
 const TIERED: &str = "\
 nodes:
@@ -23,18 +23,18 @@ fn destroys() -> PlanOptions {
 }
 
 /// Switches a hypervisor off and starts a copy of it, with a copy of what was in it.
-async fn swapped(lab: &Lab) -> World {
-    let inside = world_in(&lab.world, "inner").expect("a hypervisor");
+async fn swapped(env: &TestEnv) -> World {
+    let inside = world_in(&env.world, "inner").expect("a hypervisor");
     let kid = inside.guests().pop().expect("its guest");
-    lab.world.switch_off(8001);
-    let guests = lab.world.guests();
+    env.world.switch_off(8001);
+    let guests = env.world.guests();
     let original = guests.iter().find(|guest| guest.vmid == 8001).unwrap();
     let config = original.config.clone().into_iter().collect();
-    lab.world.put_guest("pve1", original.kind, 9011, config);
-    lab.world.set_boots(9011, Boots::Hypervisor);
-    lab.world.start_guest(9011).unwrap();
-    lab.clock.sleep(std::time::Duration::from_secs(30)).await;
-    let copy = world_in(&lab.world, "inner").expect("its copy");
+    env.world.put_guest("pve1", original.kind, 9011, config);
+    env.world.set_boots(9011, Boots::Hypervisor);
+    env.world.start_guest(9011).unwrap();
+    env.clock.sleep(std::time::Duration::from_secs(30)).await;
+    let copy = world_in(&env.world, "inner").expect("its copy");
     let config = kid.config.clone().into_iter().collect();
     copy.put_guest("inner", kid.kind, kid.vmid, config);
     copy
@@ -44,52 +44,52 @@ async fn swapped(lab: &Lab) -> World {
 async fn a_copy_of_a_hypervisor_is_never_entered_in_its_place() {
     // Planned before they are swapped, and after.
     for early in [true, false] {
-        let lab = Lab::new();
-        assert_eq!(lab.apply(TIERED).await, Ending::Done);
-        let before = lab.plan_with(TIERED, &destroys()).await;
-        let copy = swapped(&lab).await;
+        let env = TestEnv::new();
+        assert_eq!(env.apply(TIERED).await, RunOutcome::Done);
+        let before = env.plan_with(TIERED, &destroys()).await;
+        let copy = swapped(&env).await;
         let plan = match early {
             true => before,
-            false => lab.plan_with(TIERED, &destroys()).await,
+            false => env.plan_with(TIERED, &destroys()).await,
         };
         let kid = plan.node("kid").expect("a node");
         assert_eq!(kid.action == Action::Destroy, early, "{:?}", kid.reasons);
-        lab.carry_out(&plan).await;
-        lab.rest().await;
+        env.execute(&plan).await;
+        env.wait_until_idle().await;
         assert_eq!(guests(&copy).len(), 1, "planned before: {early}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_a_late_list_does_not_show_is_found_by_its_record() {
-    let lab = Lab::new();
+    let env = TestEnv::new();
     // The list that will be shown again.
-    assert!(!lab.plan(TWO).await.is_empty());
-    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    assert!(!env.plan(TWO).await.is_empty());
+    assert_eq!(env.apply(TWO).await, RunOutcome::Done);
     let late = Fault::new(
         Call::any().path("/cluster/resources"),
         FaultKind::StaleList(1e9),
     );
-    lab.world.add_fault(late);
-    let plan = lab.plan_with(TWO, &destroys()).await;
+    env.world.add_fault(late);
+    let plan = env.plan_with(TWO, &destroys()).await;
     let actions: Vec<Action> = plan.nodes.iter().map(|node| node.action).collect();
     assert_eq!(actions, [Action::Destroy, Action::Destroy]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_on_a_member_that_is_away_is_refused_by_name() {
-    let lab = Lab::with(|builder| builder.host("pve1").host("pve2"));
-    assert_eq!(lab.apply(TWO).await, Ending::Done);
-    lab.world.migrate_guest(8002, "pve2").unwrap();
-    lab.settle().await;
-    lab.world.set_online("pve2", false);
+async fn a_guest_on_an_offline_member_is_refused_by_name() {
+    let env = TestEnv::with(|builder| builder.host("pve1").host("pve2"));
+    assert_eq!(env.apply(TWO).await, RunOutcome::Done);
+    env.world.migrate_guest(8002, "pve2").unwrap();
+    env.wait_for_tasks().await;
+    env.world.set_online("pve2", false);
     for options in [destroys(), PlanOptions::new(Verb::Apply)] {
-        let plan = lab.plan_with(TWO, &options).await;
+        let plan = env.plan_with(TWO, &options).await;
         let why: Vec<&str> = plan.refusals.iter().map(|one| &*one.reason.text).collect();
         assert_eq!(why.len(), 1, "{why:?}");
         for words in ["8002", "pve2", "`b`"] {
             assert!(why[0].contains(words), "{why:?}");
         }
     }
-    assert_eq!(lab.guests().len(), 2);
+    assert_eq!(env.guests().len(), 2);
 }

@@ -1,20 +1,21 @@
-//! How long steps take.
-//!
-//! In: steps that were done. Out: the median of the newest of each kind.
-//! Never: a walk through entries; the newest are kept aside.
+//! Recent durations of steps, and their medians. They are stored apart from the entries.
 
 use std::collections::BTreeMap;
 
 use homestak_core::plan::StepKind;
 use rusqlite::{Connection, params};
 
-use super::fault::Fault;
+use super::error::StoreError;
 
-/// So many of each kind are kept: enough for a steady median, few enough to read at once.
+/// How many durations of each kind are kept: enough for a stable median.
 const KEPT: i64 = 500;
 
-/// Keeps how long a step took, and lets the oldest of its kind go.
-pub(super) fn keep(connection: &Connection, kind: StepKind, seconds: f64) -> Result<(), Fault> {
+/// Stores a duration, and deletes the oldest of its kind.
+pub(super) fn keep(
+    connection: &Connection,
+    kind: StepKind,
+    seconds: f64,
+) -> Result<(), StoreError> {
     let number: i64 = connection
         .prepare_cached("SELECT coalesce(max(number), 0) + 1 FROM paces WHERE kind = ?1")?
         .query_row(params![kind.word()], |row| row.get(0))?;
@@ -27,14 +28,14 @@ pub(super) fn keep(connection: &Connection, kind: StepKind, seconds: f64) -> Res
     Ok(())
 }
 
-/// Returns the median of each kind that was seen.
-pub(super) fn medians(connection: &Connection) -> Result<Vec<(StepKind, f64)>, Fault> {
+/// Returns the median of each kind.
+pub(super) fn medians(connection: &Connection) -> Result<Vec<(StepKind, f64)>, StoreError> {
     let mut statement = connection.prepare_cached("SELECT kind, seconds FROM paces")?;
     let mut rows = statement.query(())?;
     let mut seen: BTreeMap<StepKind, Vec<f64>> = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let word: String = row.get(0)?;
-        // A kind that a newer or older program knows is of no use to this one.
+        // Kinds of other versions are ignored.
         if let Some(kind) = StepKind::ALL.into_iter().find(|kind| kind.word() == word) {
             seen.entry(kind).or_default().push(row.get(1)?);
         }

@@ -1,97 +1,94 @@
-//! What went wrong, in words for a person.
-//!
-//! In: errors of SQLite and of files. Out: [`JournalError`], with what to do next.
-//! Never: advice to delete a file; what cannot be read today may be read tomorrow.
+//! Errors of SQLite and of files, with hints. No hint advises to delete a file.
 
 use homestak_engine::journal::JournalError;
 use rusqlite::ErrorCode;
 
 use super::file::File;
 
-/// Why something was not done, before it is said what that was.
+/// An error, before the operation is added.
 #[derive(Debug)]
-pub(super) enum Fault {
-    /// SQLite said no.
+pub(super) enum StoreError {
+    /// Error of SQLite.
     Sql(rusqlite::Error),
-    /// A file could not be read or made.
+    /// Error of a file.
     Io(std::io::Error),
-    /// The journal is fine and the answer is no.
+    /// The journal is intact, and refused the request.
     Answer(JournalError),
-    /// Something else, in words.
-    Said {
-        /// What it is.
+    /// Another error, as text.
+    Other {
+        /// The message.
         detail: String,
-        /// What a person can do.
+        /// What the user can do.
         hint: String,
     },
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
     }
 }
 
-impl From<std::io::Error> for Fault {
+impl From<std::io::Error> for StoreError {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl Fault {
-    /// Makes one in words.
-    pub(super) fn said(detail: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Said {
+impl StoreError {
+    /// Makes an error from text.
+    pub(super) fn other(detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Other {
             detail: detail.into(),
             hint: hint.into(),
         }
     }
 
-    /// Makes one about something in the file that makes no sense.
-    pub(super) fn nonsense(detail: impl std::fmt::Display) -> Self {
-        Self::Said {
+    /// Makes an error for a value in the file that is not understood.
+    pub(super) fn corrupt(detail: impl std::fmt::Display) -> Self {
+        Self::Other {
             detail: detail.to_string(),
             hint: MOVE_AWAY.to_owned(),
         }
     }
 
-    /// Tells whether waiting may help.
+    /// Returns whether waiting may help.
     pub(super) fn is_busy(&self) -> bool {
         match self {
             Self::Sql(error) => matches!(
                 error.sqlite_error_code(),
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             ),
-            Self::Io(_) | Self::Answer(_) | Self::Said { .. } => false,
+            Self::Io(_) | Self::Answer(_) | Self::Other { .. } => false,
         }
     }
 
-    /// Says in which part of something larger it happened.
+    /// Adds the part of the operation in which it happened.
     pub(super) fn during(self, part: &str) -> Self {
         match self.words() {
-            Ok((detail, hint)) => Self::said(format!("{part}: {detail}"), hint),
+            Ok((detail, hint)) => Self::other(format!("{part}: {detail}"), hint),
             Err(error) => Self::Answer(error),
         }
     }
 
-    /// Says what it is, and what a person can do.
+    /// Returns message and hint.
     fn words(self) -> Result<(String, String), JournalError> {
         Ok(match self {
             Self::Answer(error) => return Err(error),
-            Self::Said { detail, hint } => (detail, hint),
+            Self::Other { detail, hint } => (detail, hint),
             Self::Io(error) => (error.to_string(), io_hint(&error).to_owned()),
             Self::Sql(error) => (error.to_string(), sql_hint(&error).to_owned()),
         })
     }
 
-    /// Says what was being done, and what to do now.
-    pub(super) fn told(self, doing: &str, file: &File) -> JournalError {
+    /// Adds the operation.
+    pub(super) fn into_journal_error(self, doing: &str, file: &File) -> JournalError {
         let (detail, hint) = match self.words() {
             Ok(words) => words,
             Err(error) => return error,
         };
-        // What is written of a run is continued; anything else is asked for again.
-        let next = match doing.strip_prefix("write down ") {
+        // Runs are resumed; other commands are repeated.
+        let next = match doing.strip_prefix("record ") {
             Some(what) if what.contains("of run") => "run `homestak manifest resume`",
             _ => "repeat the command",
         };
@@ -105,14 +102,13 @@ impl Fault {
     }
 }
 
-const FULL: &str = "is the disk of `FILE` full? free space and NEXT";
+const FULL: &str = "free space on the disk of `FILE`, and NEXT";
 const REFUSED: &str =
-    "make `FILE` and its directory writable for yourself, or name another with `HOMESTAK_STATE`";
+    "make `FILE` and its directory writable, or set `HOMESTAK_STATE` to another directory";
 const MOVE_AWAY: &str = "move `FILE`, `FILE-wal` and `FILE-shm` away and keep them; then `homestak state rebuild` records \
      the guests again";
-const BUSY: &str = "another program has `FILE` open and locked: close it and try again";
-const DISK: &str =
-    "is the disk of `FILE` full? free space and NEXT; if it is not full, look at `dmesg` first";
+const BUSY: &str = "another program has locked `FILE`: close it and try again";
+const DISK: &str = "the disk of `FILE` may be full: free space and NEXT; otherwise check `dmesg`";
 const BUG: &str = "this is a bug of homestak; please report it";
 
 fn io_hint(error: &std::io::Error) -> &'static str {
@@ -135,7 +131,7 @@ fn sql_hint(error: &rusqlite::Error) -> &'static str {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => BUSY,
         Some(ErrorCode::SystemIoFailure) => DISK,
         Some(_) => BUG,
-        // Not from SQLite itself: a column has another type than we write.
+        // Not from SQLite itself: a column has an unexpected type.
         None => MOVE_AWAY,
     }
 }

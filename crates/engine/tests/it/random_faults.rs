@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use homestak_core::plan::{OnError, PlanOptions, Verb};
-use homestak_engine::journal::{Ending, Happened};
+use homestak_engine::journal::{RunOutcome, StepEvent};
 use homestak_engine::operate::Interrupt;
 use homestak_sim::{Call, Fault, FaultKind, World};
 
 use crate::dice::Dice;
-use crate::lab::{Lab, documents, world_in};
+use crate::env::{TestEnv, documents, world_in};
 
 /// A node of a random manifest.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ fn trouble(world: &World, dice: &mut Dice) {
 
 async fn walk(seed: u64) {
     let mut dice = Dice(seed);
-    let mut lab = Lab::new();
+    let mut env = TestEnv::new();
     let mut nodes = Nodes::new();
     for leg in 0..3 {
         edit(&mut nodes, &mut dice);
@@ -173,42 +173,42 @@ async fn walk(seed: u64) {
         };
         for attempt in 0.. {
             assert!(attempt < 12, "{said}does not come to an end");
-            lab.world.clear_faults();
+            env.world.clear_faults();
             let calm = attempt > 3;
             // Looking is not what is tried here.
-            let plan = lab.plan_with(&manifest, &options).await;
+            let plan = env.plan_with(&manifest, &options).await;
             assert_eq!(plan.refusals, [], "{said}");
             if !calm {
-                trouble(&lab.world, &mut dice);
+                trouble(&env.world, &mut dice);
             }
             let moment = if calm { 100_000 } else { 1 + dice.roll(60) };
-            let ended = lab.carry_out_until(&plan, moment).await;
-            if ended == Some(Ending::Done) {
+            let ended = env.execute_until(&plan, moment).await;
+            if ended == Some(RunOutcome::Done) {
                 break;
             }
             // Resumed, undone or simply tried anew.
-            let run = lab.last_run();
+            let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
             let back = run
                 .entries
                 .iter()
-                .any(|one| one.happened == Happened::UndoIntent);
+                .any(|one| one.happened == StepEvent::UndoIntent);
             match dice.roll(3) {
-                0 if !back => _ = lab.operator().resume(&run, &[], interrupt).await.unwrap(),
-                1 => _ = lab.operator().roll_back(&run, interrupt).await.unwrap(),
+                0 if !back => _ = env.operator().resume(&run, &[], interrupt).await.unwrap(),
+                1 => _ = env.operator().roll_back(&run, interrupt).await.unwrap(),
                 _ => {}
             }
         }
-        lab.world.clear_faults();
-        lab.rest().await;
-        assert_equals(&lab.world, &nodes, None, &said);
-        let next = lab.plan_with(&manifest, &options).await;
+        env.world.clear_faults();
+        env.wait_until_idle().await;
+        assert_equals(&env.world, &nodes, None, &said);
+        let next = env.plan_with(&manifest, &options).await;
         assert!(next.is_empty(), "{said}{:#?}", next.nodes);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_any_walk_the_world_equals_the_manifest() {
+async fn after_random_faults_the_host_matches_the_manifest() {
     let variable = |name| std::env::var(name).ok();
     let first: u64 = variable("HOMESTAK_TEST_SEED")
         .and_then(|seed| seed.parse().ok())

@@ -1,15 +1,15 @@
-//! From form 2 of the file to form 3: plans hold their steps, and entries name them.
+//! Migration from format 2 to 3: plans contain their steps, and entries name them.
 //!
-//! Earlier programs derived the steps of a plan whenever they read it, and wrote down their
-//! positions. They are derived here for the last time; nothing but the steps is added to a plan.
+//! Older programs derived the steps of a plan whenever they read it, and stored positions. The
+//! steps are derived here for the last time.
 
 use homestak_core::plan::{Plan, StepId, steps};
 use rusqlite::{Connection, params};
 use serde_json::{Value, from_str, from_value, json};
 
-use super::fault::Fault;
+use super::error::StoreError;
 
-/// What is left to do when every run has its steps.
+/// The rest of the migration, once every plan has its steps.
 const END: &str = "
     DROP TABLE entries_by_number;
     DROP TABLE plans_without_steps;
@@ -21,14 +21,14 @@ const END: &str = "
         SELECT RAISE(ABORT, 'a run only ends');
     END;";
 
-/// Gives every run its steps.
-pub(super) fn name(connection: &Connection) -> Result<(), Fault> {
+/// Adds the steps to every plan.
+pub(super) fn name_steps(connection: &Connection) -> Result<(), StoreError> {
     connection.execute_batch(include_str!("../../migrations/0003.sql"))?;
     let mut plans = connection.prepare("SELECT run, plan FROM plans_without_steps")?;
     let mut rows = plans.query(())?;
     while let Some(row) = rows.next()? {
         let (run, text): (i64, String) = (row.get(0)?, row.get(1)?);
-        // A plan that cannot be read is kept as it is: its run cannot be shown, all others can.
+        // A plan that cannot be read is kept as it is: only its run cannot be shown.
         let (form, text, ids) = with_steps(&text).unwrap_or_else(|| (0, text, Vec::new()));
         connection
             .prepare_cached("INSERT INTO plans (run, plan) VALUES (?1, ?2)")?
@@ -57,7 +57,7 @@ pub(super) fn name(connection: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns the form of a plan, the plan with its steps, and their names.
+/// Returns the format of a plan, the plan with steps, and the ids of the steps.
 fn with_steps(text: &str) -> Option<(u32, String, Vec<StepId>)> {
     let mut json: Value = from_str(text).ok()?;
     let plan: Plan = from_value(json.clone()).ok()?;

@@ -1,8 +1,7 @@
-//! Looks at every place a manifest touches, once, without waiting for anything.
+//! Observes the hosts of a manifest, and the hypervisors inside its nodes.
 //!
-//! In: a manifest and what is remembered of its nodes. Out: what was seen, place by place.
-//! Never: a guest agent asked, but for the address of a hypervisor that is not recorded; a place that
-//! does not answer taken for empty.
+//! Guest agents are not asked, except for the address of a hypervisor that is not recorded. A host
+//! that does not answer is never taken for an empty one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,16 +17,16 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::ports::{Class, GuestRef, ObservedGuest, Places, PortError, PowerState};
+use crate::ports::{ErrorClass, GuestRef, HostConnector, ObservedGuest, PortError, PowerState};
 
-/// How long a host inside a guest may take to answer; it is only looked at when it does.
+/// Timeout of a hypervisor inside a node.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many guests are looked at at once.
+/// How many guests are inspected at once.
 const AT_ONCE: usize = 16;
 
-/// Looks at the hosts of a manifest, and into nodes that host and can be asked.
-pub async fn look(
-    places: &Arc<dyn Places>,
+/// Observes the hosts of a manifest, and the reachable hypervisors inside nodes.
+pub async fn observe(
+    connector: &Arc<dyn HostConnector>,
     resolved: &ResolvedManifest,
     records: &Records,
 ) -> Result<BTreeMap<NodeLocation, Observation>, PortError> {
@@ -39,38 +38,42 @@ pub async fn look(
         .collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let mut doors: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut endpoints: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for host in hosts {
-        doors.entry(places.door(host)).or_default().push(host);
+        endpoints
+            .entry(connector.endpoint(host))
+            .or_default()
+            .push(host);
     }
     let mut asked = JoinSet::new();
-    for (door, hosts) in &doors {
-        let (places, door, host) = (places.clone(), door.clone(), hosts[0].to_owned());
-        // Cancel safety: looking changes nothing.
+    for (endpoint, hosts) in &endpoints {
+        let (connector, endpoint, host) =
+            (connector.clone(), endpoint.clone(), hosts[0].to_owned());
+        // Cancel safety: changes nothing.
         asked.spawn(
             async move {
-                let seen = async { places.host(&host).await?.observe().await };
-                (door, seen.await)
+                let seen = async { connector.host(&host).await?.observe().await };
+                (endpoint, seen.await)
             }
             .in_current_span(),
         );
     }
     while let Some(answer) = asked.join_next().await {
-        let (door, seen) = answer.map_err(|error| PortError::bug("look at a host", &error))?;
+        let (endpoint, seen) = answer.map_err(|error| PortError::bug("look at a host", &error))?;
         let seen = seen?;
-        tracing::debug!(hosts = ?doors[&door], guests = seen.guests.len(), "observed");
-        for host in &doors[&door] {
+        tracing::debug!(hosts = ?endpoints[&endpoint], guests = seen.guests.len(), "observed");
+        for host in &endpoints[&endpoint] {
             observations.insert(
                 NodeLocation::Host((*host).to_owned()),
                 Observation::Available(seen.clone()),
             );
         }
     }
-    // One level after the other: a host inside a host is found through it.
+    // Level by level: a nested hypervisor is reached through its parent.
     let mut nodes: Vec<_> = resolved.nodes.iter().collect();
     nodes.sort_by_key(|node| node.depth);
     let named = nodes.iter().filter_map(|node| node.parent.as_ref());
-    // What the manifest does not name any more may still run there.
+    // Guests that the manifest no longer names may still run there.
     let remembered = records
         .values()
         .filter_map(|record| match &record.location {
@@ -119,19 +122,19 @@ pub async fn look(
                     Observation::Unavailable(format!("`{name}` cannot be seen")),
                 );
             } else {
-                let why = format!("`{name}` was not reached yet");
+                let why = format!("`{name}` has not been reached yet");
                 observations.insert(inside, Observation::Unavailable(why));
             }
             continue;
         };
-        let look = match address(places, (&observations, &addresses), (&place, record)).await {
+        let look = match address(connector, (&observations, &addresses), (&place, record)).await {
             Err(why) => Observation::Unavailable(why),
             Ok(address) => {
                 let seen = async {
-                    let provider = places.inside(&record.host, name, address).await?;
+                    let provider = connector.inside(&record.host, name, address).await?;
                     provider.observe().await
                 };
-                // Cancel safety: looking changes nothing.
+                // Cancel safety: changes nothing.
                 match tokio::time::timeout(PATIENCE, seen).await {
                     Ok(Ok(observed)) => {
                         addresses.insert(name.to_owned(), address);
@@ -149,10 +152,10 @@ pub async fn look(
     Ok(observations)
 }
 
-/// Returns where the hypervisor in a recorded node is reached, or why it is not asked. An address
-/// that is not recorded is asked for.
+/// Returns the address of the hypervisor in a recorded node, or why it is not observed. An address
+/// that is not recorded is read from the host.
 async fn address(
-    places: &Arc<dyn Places>,
+    connector: &Arc<dyn HostConnector>,
     (observations, addresses): (
         &BTreeMap<NodeLocation, Observation>,
         &BTreeMap<String, IpAddr>,
@@ -163,18 +166,18 @@ async fn address(
     let Some(Observation::Available(observed)) = observations.get(place) else {
         return Err(format!("`{name}` cannot be seen"));
     };
-    // A copy that runs in its place is another machine, with other guests in it.
+    // A running copy is another machine, with other guests.
     let mut guests = observed.guests.iter().filter(|guest| {
         guest.uuid.as_ref() == Some(&record.guest.uuid)
             && record.guest.vmid.is_none_or(|id| id == guest.vmid)
     });
     let Some(there) = guests.next() else {
-        return Err(format!("the recorded guest of `{name}` is not there"));
+        return Err(format!("the recorded guest of `{name}` does not exist"));
     };
     match there.power {
         PowerState::Running => {}
-        PowerState::Stopped => return Err(format!("`{name}` does not run")),
-        PowerState::Unknown => return Err(format!("whether `{name}` runs is not known")),
+        PowerState::Stopped => return Err(format!("`{name}` is not running")),
+        PowerState::Unknown => return Err(format!("the power state of `{name}` is not known")),
     }
     if let Some(address) = record.address {
         return Ok(address);
@@ -186,17 +189,17 @@ async fn address(
     };
     let asked = async {
         let provider = match place {
-            NodeLocation::Host(host) => places.host(host).await?,
+            NodeLocation::Host(host) => connector.host(host).await?,
             NodeLocation::Inside(parent) => {
                 let Some(address) = addresses.get(parent) else {
                     return Ok(None);
                 };
-                places.inside(&record.host, parent, *address).await?
+                connector.inside(&record.host, parent, *address).await?
             }
         };
         Ok::<_, PortError>(provider.address(&guest).await?.address())
     };
-    // Cancel safety: looking changes nothing.
+    // Cancel safety: changes nothing.
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(Some(address))) => Ok(address),
         Ok(Err(error)) => Err(format!("the address of `{name}` is not known ({error})")),
@@ -204,33 +207,33 @@ async fn address(
     }
 }
 
-/// Makes the plan from what was seen. Lists of guests may be seconds late, so guests of ours that
-/// seem to differ are looked at one by one before anything is said of them.
-pub(crate) async fn settled(
-    places: &Arc<dyn Places>,
+/// Makes the plan from the observation. Lists of guests may be seconds late, so that guests of the
+/// site that seem to differ are inspected first.
+pub(crate) async fn inspected_plan(
+    connector: &Arc<dyn HostConnector>,
     observations: &mut BTreeMap<NodeLocation, Observation>,
     records: &Records,
     make: impl Fn(&BTreeMap<NodeLocation, Observation>) -> Plan,
 ) -> Result<Plan, PortError> {
     let first = make(observations);
-    if !refine(places, &first, observations, records).await? {
+    if !refine(connector, &first, observations, records).await? {
         return Ok(first);
     }
     Ok(make(observations))
 }
 
-/// Looks at each guest the plan would change; returns whether any is other than the list said.
+/// Inspects each guest that the plan would change; returns whether any differs from the list.
 async fn refine(
-    places: &Arc<dyn Places>,
+    connector: &Arc<dyn HostConnector>,
     plan: &Plan,
     observations: &mut BTreeMap<NodeLocation, Observation>,
     records: &Records,
 ) -> Result<bool, PortError> {
-    // A step of a removal looks again, and tells a guest that is gone from one that is half-created.
+    // A step that deletes inspects again, and distinguishes a deleted guest from an incomplete one.
     let removes = plan.verb == Verb::Destroy;
     let mut closer = Vec::new();
     for node in &plan.nodes {
-        // Only what was seen can be looked at closer.
+        // Only guests on observed hosts can be inspected.
         if !matches!(
             observations.get(&node.location),
             Some(Observation::Available(_))
@@ -243,8 +246,7 @@ async fn refine(
         let unknown = found.power == PowerState::Unknown;
         let at = match &node.location {
             NodeLocation::Host(host) if unknown || node.action.changes() => (host.clone(), None),
-            // What is inside was looked at through an address that may not answer, and each step
-            // looks again before it acts.
+            // Nested hypervisors may not answer at their addresses, and each step inspects again.
             NodeLocation::Inside(parent) if unknown => {
                 let address = plan
                     .node(parent)
@@ -262,16 +264,16 @@ async fn refine(
     let mut asked = JoinSet::new();
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     for (place, guest, at) in closer {
-        let (places, slots) = (places.clone(), slots.clone());
-        // Cancel safety: looking changes nothing.
+        let (connector, slots) = (connector.clone(), slots.clone());
+        // Cancel safety: changes nothing.
         asked.spawn(
             async move {
                 let _slot = slots.acquire().await;
                 let seen = async {
                     match at {
-                        (host, None) => places.host(&host).await?.inspect(&guest).await,
+                        (host, None) => connector.host(&host).await?.inspect(&guest).await,
                         (host, Some((parent, address))) => {
-                            let inside = places.inside(&host, &parent, address).await?;
+                            let inside = connector.inside(&host, &parent, address).await?;
                             inside.inspect(&guest).await
                         }
                     }
@@ -295,9 +297,9 @@ async fn refine(
         let Some(at) = at else {
             match seen {
                 Ok(None) => continue,
-                // The list was late.
+                // The list was out of date.
                 Ok(Some(guest)) => observed.guests.push(guest),
-                // It may be there, which concerns its own node and no other.
+                // It may exist, which concerns its own node only.
                 Err(error) => observed.guests.extend(unreadable(&guest, &error)),
             }
             differs = true;
@@ -305,15 +307,15 @@ async fn refine(
         };
         let seen = match seen {
             Ok(seen) => seen,
-            // Whether it runs is unknown, which the plan says already.
+            // Its power state is unknown, as the plan says already.
             Err(error)
-                if error.class != Class::Refused
+                if error.class != ErrorClass::Refused
                     && !removes
                     && observed.guests[at].power == PowerState::Unknown =>
             {
                 continue;
             }
-            // It is not proven to be the guest, or cannot be seen: the plan refuses it.
+            // It is not proven to be the guest, or cannot be read: the plan refuses it.
             Err(error) => {
                 let contested = Some(contradiction(&error));
                 differs |= observed.guests[at].contested != contested;
@@ -322,13 +324,13 @@ async fn refine(
             }
         };
         match seen {
-            // Another's guest, or one that is being made.
+            // A guest of someone else, or one that is being created.
             None if observed.guests[at].uuid.is_none() => {
                 differs |= !observed.guests[at].is_unrelated;
                 observed.guests[at].is_unrelated = true;
             }
             None if removes => {}
-            // Only a look at one guest reads which run created it.
+            // Only inspecting a guest reads which run created it.
             Some(seen)
                 if (ObservedGuest {
                     run: None,
@@ -347,10 +349,10 @@ async fn refine(
     Ok(differs)
 }
 
-/// Says why a guest is not proven to be the one that is looked for.
+/// Returns why a guest is not proven to be the expected one.
 fn contradiction(error: &PortError) -> IdentityConflict {
     let detail = match error.class {
-        Class::Refused => error.detail.to_string(),
+        ErrorClass::Refused => error.detail.to_string(),
         _ => format!("cannot {error}"),
     };
     IdentityConflict {
@@ -359,7 +361,7 @@ fn contradiction(error: &PortError) -> IdentityConflict {
     }
 }
 
-/// Returns what is known of a recorded guest that is not listed and cannot be read.
+/// Describes a recorded guest that is not listed and cannot be read.
 fn unreadable(guest: &GuestRef, error: &PortError) -> Option<ObservedGuest> {
     Some(ObservedGuest {
         kind: guest.kind,
@@ -383,11 +385,11 @@ fn unreadable(guest: &GuestRef, error: &PortError) -> Option<ObservedGuest> {
     })
 }
 
-/// A guest to look at closer: where, and through which host or node.
+/// A guest to inspect: its location, and the host or node to ask.
 type Closer = (NodeLocation, GuestRef, (String, Option<(String, IpAddr)>));
 
-/// Returns guests that are recorded and not in the list: it may be late, or what is at the recorded
-/// id may be the guest without its tags.
+/// Returns recorded guests that are not listed: the list may be out of date, or the guest may have
+/// lost its tags.
 fn unlisted(observations: &BTreeMap<NodeLocation, Observation>, records: &Records) -> Vec<Closer> {
     let mut closer = Vec::new();
     for record in records.values() {

@@ -1,7 +1,4 @@
-//! Rows as events come.
-//!
-//! In: plans and events made by hand. Out: rows compared.
-//! Never: a run; those are tested through the program.
+//! Reports from events and from recorded runs.
 
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, PowerState};
 use homestak_core::plan::{
@@ -9,10 +6,10 @@ use homestak_core::plan::{
 };
 use homestak_core::units::Seconds;
 
-use crate::journal::{Entry, RunHead};
+use crate::journal::{Entry, RunSummary};
 
 use super::*;
-use crate::ports::{Class, Next};
+use crate::ports::{ErrorClass, NextAction};
 
 fn node(name: &str, action: Action) -> NodePlan {
     NodePlan {
@@ -71,22 +68,22 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
     plan
 }
 
-fn tell(chronicle: &mut Chronicle, what: What) {
+fn tell(report: &mut RunReport, kind: EventKind) {
     let at = Timestamp::from_second(1_000).expect("a moment");
     let run = RunId(7);
-    chronicle.hear(&Event { at, run, what });
+    report.apply(&Event { at, run, kind });
 }
 
-fn started(step: StepKind, undo: bool) -> What {
-    What::StepStarted {
+fn started(step: StepKind, undo: bool) -> EventKind {
+    EventKind::StepStarted {
         subject: Subject::Node("a".to_owned()),
         step,
         undo,
     }
 }
 
-fn done(step: StepKind, undo: bool) -> What {
-    What::StepDone {
+fn done(step: StepKind, undo: bool) -> EventKind {
+    EventKind::StepDone {
         subject: Subject::Node("a".to_owned()),
         step,
         undo,
@@ -98,99 +95,99 @@ fn done(step: StepKind, undo: bool) -> What {
     }
 }
 
-fn failed(step: StepKind, undo: bool) -> What {
-    What::StepFailed {
+fn failed(step: StepKind, undo: bool) -> EventKind {
+    EventKind::StepFailed {
         subject: Subject::Node("a".to_owned()),
         step,
         undo,
-        trouble: Trouble {
-            class: Class::Refused,
+        trouble: StepError {
+            class: ErrorClass::Refused,
             message: "no".to_owned(),
             log: Vec::new(),
             hint: String::new(),
-            next: Next::Repeat,
+            next: NextAction::Repeat,
         },
         seconds: 1.0,
     }
 }
 
 #[test]
-fn what_was_there_is_known_before_anything_happens() {
-    let chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
-    let row = &chronicle.nodes[0];
+fn existing_nodes_are_in_the_report_before_anything_happens() {
+    let report = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
+    let row = &report.nodes[0];
     assert_eq!(
         (row.status, row.guest_id),
-        (Status::Completed, Some(100.into()))
+        (RowStatus::Completed, Some(100.into()))
     );
     assert!(row.address.is_some());
-    let gone = Chronicle::new(&plan(Verb::Destroy, vec![node("a", Action::Nothing)]));
-    assert_eq!(gone.nodes[0].status, Status::Destroyed);
+    let gone = RunReport::new(&plan(Verb::Destroy, vec![node("a", Action::Nothing)]));
+    assert_eq!(gone.nodes[0].status, RowStatus::Destroyed);
     // The old guest's id says nothing of the one that takes its place.
-    let new = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Replace)]));
+    let new = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Replace)]));
     assert_eq!((new.nodes[0].guest_id, new.nodes[0].address), (None, None));
 }
 
 #[test]
-fn a_node_is_done_with_its_last_step() {
-    let mut chronicle = Chronicle::new(&plan(Verb::Destroy, vec![node("a", Action::Destroy)]));
-    assert_eq!(chronicle.nodes[0].status, Status::Pending);
+fn a_node_is_completed_by_its_last_step() {
+    let mut report = RunReport::new(&plan(Verb::Destroy, vec![node("a", Action::Destroy)]));
+    assert_eq!(report.nodes[0].status, RowStatus::Pending);
     for step in [StepKind::Stop, StepKind::Destroy] {
-        tell(&mut chronicle, started(step, false));
-        assert_eq!(chronicle.nodes[0].status, Status::Running);
-        tell(&mut chronicle, done(step, false));
+        tell(&mut report, started(step, false));
+        assert_eq!(report.nodes[0].status, RowStatus::Running);
+        tell(&mut report, done(step, false));
     }
-    let row = &chronicle.nodes[0];
-    assert_eq!((row.status, row.seconds()), (Status::Destroyed, 4.0));
+    let row = &report.nodes[0];
+    assert_eq!((row.status, row.seconds()), (RowStatus::Destroyed, 4.0));
     assert_eq!(row.address, None);
-    assert_eq!(chronicle.run, Some(RunId(7)));
+    assert_eq!(report.run, Some(RunId(7)));
 }
 
 #[test]
 fn what_could_not_be_undone_stays_stuck() {
-    let mut chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
-    tell(&mut chronicle, failed(StepKind::Start, false));
-    assert_eq!(chronicle.nodes[0].status, Status::Failed);
-    tell(&mut chronicle, started(StepKind::Start, true));
-    tell(&mut chronicle, failed(StepKind::Start, true));
-    tell(&mut chronicle, done(StepKind::Create, true));
-    assert_eq!(chronicle.nodes[0].status, Status::Stuck);
-    assert!(chronicle.unwinding);
-    assert_eq!(chronicle.troubles().count(), 1);
+    let mut report = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
+    tell(&mut report, failed(StepKind::Start, false));
+    assert_eq!(report.nodes[0].status, RowStatus::Failed);
+    tell(&mut report, started(StepKind::Start, true));
+    tell(&mut report, failed(StepKind::Start, true));
+    tell(&mut report, done(StepKind::Create, true));
+    assert_eq!(report.nodes[0].status, RowStatus::Stuck);
+    assert!(report.rolling_back);
+    assert_eq!(report.errors().count(), 1);
 }
 
 #[test]
-fn nothing_runs_when_nobody_carries_it_out() {
-    let mut chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
-    tell(&mut chronicle, started(StepKind::Start, false));
-    chronicle.died();
-    let row = &chronicle.nodes[0];
+fn nothing_runs_when_no_process_executes_it() {
+    let mut report = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
+    tell(&mut report, started(StepKind::Start, false));
+    report.mark_interrupted();
+    let row = &report.nodes[0];
     assert_eq!(
         (row.status, row.now.is_some()),
-        (Status::Interrupted, false)
+        (RowStatus::Interrupted, false)
     );
 }
 
 #[test]
 fn an_image_has_a_row_of_its_own() {
-    let mut chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
+    let mut report = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
     let subject = Subject::Image {
         name: "debian-12".to_owned(),
         place: "father".to_owned(),
     };
     let step = StepKind::Image;
     tell(
-        &mut chronicle,
-        What::StepStarted {
+        &mut report,
+        EventKind::StepStarted {
             subject,
             step,
             undo: false,
         },
     );
-    assert_eq!((chronicle.nodes.len(), chronicle.images.len()), (1, 1));
+    assert_eq!((report.nodes.len(), report.images.len()), (1, 1));
 }
 
 #[test]
-fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node() {
+fn records_of_nodes_destroyed_with_another_are_not_its_own() {
     let plan = plan(Verb::Destroy, vec![node("hyper", Action::Destroy)]);
     let guest = |vmid: u32| GuestRef {
         uuid: GuestUuid::from_bytes([7; 16]),
@@ -218,15 +215,15 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
         at: at(second),
         record,
     };
-    let done = Happened::Done { changed: true };
+    let done = StepEvent::Done { changed: true };
     let last = || plan.steps.iter().last().map(|step| step.id.clone());
     let mut entries = vec![
-        entry(last(), 1_000, Happened::Intent, None),
+        entry(last(), 1_000, StepEvent::Intent, None),
         entry(last(), 1_005, done.clone(), Some(gone("hyper", 100))),
         entry(last(), 1_005, done, Some(gone("kid", 200))),
     ];
     let run = |entries| Run {
-        head: RunHead {
+        head: RunSummary {
             id: RunId(7),
             mark: None,
             site: None,
@@ -240,7 +237,7 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
         plan: plan.clone(),
         entries,
     };
-    let row = |entries| Chronicle::of_run(&run(entries)).nodes.remove(0);
+    let row = |entries| RunReport::of_run(&run(entries)).nodes.remove(0);
     let with = row(entries.clone());
     entries.pop();
     assert_eq!(with, row(entries));
@@ -248,18 +245,18 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
 }
 
 #[test]
-fn a_node_that_goes_with_another_is_gone_when_that_is() {
+fn a_node_is_destroyed_with_its_parent() {
     let inside = NodePlan {
         location: NodeLocation::Inside("a".to_owned()),
         ..node("kid", Action::Nothing)
     };
     let plan = plan(Verb::Destroy, vec![node("a", Action::Destroy), inside]);
-    let mut chronicle = Chronicle::new(&plan);
-    assert_eq!(chronicle.nodes[1].status, Status::Pending);
-    tell(&mut chronicle, failed(StepKind::Destroy, false));
-    assert_eq!(chronicle.nodes[1].status, Status::Pending);
+    let mut report = RunReport::new(&plan);
+    assert_eq!(report.nodes[1].status, RowStatus::Pending);
+    tell(&mut report, failed(StepKind::Destroy, false));
+    assert_eq!(report.nodes[1].status, RowStatus::Pending);
     for step in [StepKind::Stop, StepKind::Destroy] {
-        tell(&mut chronicle, done(step, false));
+        tell(&mut report, done(step, false));
     }
-    assert_eq!(chronicle.nodes[1].status, Status::Destroyed);
+    assert_eq!(report.nodes[1].status, RowStatus::Destroyed);
 }

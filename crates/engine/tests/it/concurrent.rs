@@ -7,40 +7,40 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::plan::{OnError, Plan, PlanOptions, Verb};
-use homestak_engine::events::{Event, Hub, Subject, What};
-use homestak_engine::journal::{Ending, Fence, Happened, Journal, JournalError, RunId, Scope};
+use homestak_engine::events::{Event, EventHub, EventKind, Subject};
+use homestak_engine::journal::{Fence, Journal, JournalError, RunId, RunOutcome, Scope, StepEvent};
 use homestak_engine::operate::{Interrupt, Operator};
-use homestak_engine::ports::{Places, PortError, Provider};
+use homestak_engine::ports::{HostConnector, PortError, Provider};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::World;
 use homestak_store::Sqlite;
 
 use crate::dice::Dice;
-use crate::lab::{Ear, Lab, TOKEN};
+use crate::env::{EventLog, TOKEN, TestEnv};
 
 /// One client for everyone, heard by a hub that no run has.
 struct OneClient(World, Arc<Pve>);
 
 impl OneClient {
-    async fn open(lab: &Lab) -> (Arc<dyn Places>, Arc<Ear>) {
+    async fn open(env: &TestEnv) -> (Arc<dyn HostConnector>, Arc<EventLog>) {
         let address = "127.0.0.1:0".parse().unwrap();
-        let handle = homestak_sim::serve(lab.world.clone(), address).await;
+        let handle = homestak_sim::serve(env.world.clone(), address).await;
         let handle = handle.unwrap();
         let endpoint = Endpoint {
             url: handle.url(),
             trust: Trust::Pinned(Fingerprint::parse(&handle.fingerprint).unwrap()),
         };
         let token = Credential::Token(ApiToken::parse(TOKEN).unwrap());
-        let pve = Pve::new(PveSettings::new(endpoint, token), lab.clock.clone()).unwrap();
-        let nobody = Arc::new(Ear::default());
-        let hub = Hub::new(nobody.clone(), lab.clock.clone());
+        let pve = Pve::new(PveSettings::new(endpoint, token), env.clock.clone()).unwrap();
+        let nobody = Arc::new(EventLog::default());
+        let hub = EventHub::new(nobody.clone(), env.clock.clone());
         let pve = Arc::new(pve.listening(hub));
-        (Arc::new(Self(lab.world.clone(), pve)), nobody)
+        (Arc::new(Self(env.world.clone(), pve)), nobody)
     }
 }
 
 #[async_trait]
-impl Places for OneClient {
+impl HostConnector for OneClient {
     async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.1.clone())
     }
@@ -49,11 +49,11 @@ impl Places for OneClient {
         Err(PortError::bug("open a node", &"nothing is nested here"))
     }
 
-    fn door(&self, name: &str) -> String {
+    fn endpoint(&self, name: &str) -> String {
         name.to_owned()
     }
 
-    async fn answers(&self, _: &str, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, _: &str, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(self.0.ssh_answers(&address.to_string()))
     }
 }
@@ -66,25 +66,27 @@ fn manifest(name: &str, vmid: u32) -> String {
     format!("nodes:\n{}", (0..3).map(node).collect::<String>())
 }
 
-fn scope(lab: &Lab, plan: &Plan) -> Scope {
-    Scope::new(Some(&lab.site), &plan.manifest, "pve1")
+fn scope(env: &TestEnv, plan: &Plan) -> Scope {
+    Scope::new(Some(&env.site), &plan.manifest, "pve1")
 }
 
 fn subject(event: &Event) -> Option<&Subject> {
-    match &event.what {
-        What::StepStarted { subject, .. }
-        | What::Waiting { subject, .. }
-        | What::Doing { subject, .. }
-        | What::Warning { subject, .. }
-        | What::StepDone { subject, .. }
-        | What::StepFailed { subject, .. } => Some(subject),
-        What::RunStarted { .. } | What::RollbackStarted | What::RunEnded { .. } => None,
+    match &event.kind {
+        EventKind::StepStarted { subject, .. }
+        | EventKind::Waiting { subject, .. }
+        | EventKind::Doing { subject, .. }
+        | EventKind::Warning { subject, .. }
+        | EventKind::StepDone { subject, .. }
+        | EventKind::StepFailed { subject, .. } => Some(subject),
+        EventKind::RunStarted { .. } | EventKind::RollbackStarted | EventKind::RunEnded { .. } => {
+            None
+        }
     }
 }
 
 /// Returns the events of a run, all of which are about its own nodes.
-fn events_of(ear: &Ear, run: RunId, name: &str) -> Vec<Event> {
-    let all = ear.0.lock().unwrap();
+fn events_of(events: &EventLog, run: RunId, name: &str) -> Vec<Event> {
+    let all = events.0.lock().unwrap();
     let own: Vec<Event> = all
         .iter()
         .filter(|event| event.run == run)
@@ -101,44 +103,44 @@ fn events_of(ear: &Ear, run: RunId, name: &str) -> Vec<Event> {
     own
 }
 
-/// Holds a plan and carries it out in a task of its own.
+/// Holds a plan and executes it in a task of its own.
 fn start(
-    lab: &Lab,
+    env: &TestEnv,
     operator: &Arc<Operator>,
     plan: Plan,
-) -> tokio::task::JoinHandle<(RunId, Ending)> {
-    let (operator, scope) = (operator.clone(), scope(lab, &plan));
+) -> tokio::task::JoinHandle<(RunId, RunOutcome)> {
+    let (operator, scope) = (operator.clone(), scope(env, &plan));
     tokio::spawn(async move {
-        let _lease = operator.journal.hold(&[scope]).await.unwrap();
+        let _lease = operator.journal.lock(&[scope]).await.unwrap();
         let (_ask, interrupt) = Interrupt::new();
-        let ended = operator.carry_out("apply", &plan, interrupt).await;
+        let ended = operator.execute("apply", &plan, interrupt).await;
         ended.unwrap()
     })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_the_other() {
+async fn concurrent_runs_have_their_own_events_and_do_not_affect_each_other() {
     let mut dice = Dice(0x5eed);
     for _ in 0..6 {
-        let mut lab = Lab::new();
-        let (places, nobody) = OneClient::open(&lab).await;
-        lab.places = places;
-        lab.manifest = "web";
-        let web = lab.plan(&manifest("web", 7000)).await;
-        let mut other = lab.driver_of(lab.site.clone());
+        let mut env = TestEnv::new();
+        let (connector, nobody) = OneClient::open(&env).await;
+        env.connector = connector;
+        env.manifest = "web";
+        let web = env.plan(&manifest("web", 7000)).await;
+        let mut other = env.driver_of(env.site.clone());
         other.manifest = "mail";
         let mail = other.plan(&manifest("mail", 7100)).await;
         let dir = tempfile::tempdir().unwrap();
         let journal: Arc<dyn Journal> = Arc::new(Sqlite::open(dir.path()).unwrap());
         let operator = Arc::new(Operator {
             journal: journal.clone(),
-            ..lab.operator()
+            ..env.operator()
         });
-        let killed = start(&lab, &operator, web.clone());
-        let lives = start(&lab, &operator, mail);
+        let killed = start(&env, &operator, web.clone());
+        let lives = start(&env, &operator, mail);
         let moment = 1 + usize::try_from(dice.roll(25)).unwrap();
         let n_of_web = || {
-            let events = lab.ear.0.lock().unwrap();
+            let events = env.events.0.lock().unwrap();
             let about = events.iter().filter_map(subject);
             about
                 .filter(|subject| subject.to_string().starts_with("web"))
@@ -149,19 +151,21 @@ async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_t
         }
         killed.abort();
         let (run, ending) = lives.await.unwrap();
-        assert_eq!(ending, Ending::Done);
+        assert_eq!(ending, RunOutcome::Done);
         let first = match killed.await {
             Ok((first, _)) => first,
             Err(_) => RunId(if run.0 == 1 { 2 } else { 1 }),
         };
-        let own = events_of(&lab.ear, run, "mail");
-        assert!(matches!(&own[0].what, What::RunStarted { manifest, .. } if manifest == "mail"));
-        let last = &own[own.len() - 1].what;
-        assert!(matches!(last, What::RunEnded { ending, .. } if *ending == Ending::Done));
+        let own = events_of(&env.events, run, "mail");
+        assert!(
+            matches!(&own[0].kind, EventKind::RunStarted { manifest, .. } if manifest == "mail")
+        );
+        let last = &own[own.len() - 1].kind;
+        assert!(matches!(last, EventKind::RunEnded { ending, .. } if *ending == RunOutcome::Done));
         // What the client says while it works is told by the run that it works for.
-        let waits = |event: &&Event| matches!(&event.what, What::Waiting { what, .. } if what.contains("task"));
+        let waits = |event: &&Event| matches!(&event.kind, EventKind::Waiting { what, .. } if what.contains("task"));
         assert!(own.iter().any(|event| waits(&event)));
-        events_of(&lab.ear, first, "web");
+        events_of(&env.events, first, "web");
         assert!(
             nobody
                 .0
@@ -171,7 +175,7 @@ async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_t
                 .all(|event| event.run == RunId(0))
         );
         // The other can be taken up at once, and comes to the same end.
-        let _lease = journal.hold(&[scope(&lab, &web)]).await.unwrap();
+        let _lease = journal.lock(&[scope(&env, &web)]).await.unwrap();
         if let Some(begun) = journal
             .run(first)
             .await
@@ -180,9 +184,9 @@ async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_t
         {
             let (_ask, interrupt) = Interrupt::new();
             let ending = operator.resume(&begun, &[], interrupt).await.unwrap();
-            assert_eq!(ending, Ending::Done);
+            assert_eq!(ending, RunOutcome::Done);
         }
-        let running = lab.guests().into_iter().filter(|(_, running)| *running);
+        let running = env.guests().into_iter().filter(|(_, running)| *running);
         let names: BTreeSet<String> = running.map(|(name, _)| name).collect();
         let mut expected = BTreeSet::new();
         for name in ["web", "mail"] {
@@ -195,56 +199,56 @@ async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_lost_its_lease_stops_and_undoes_nothing() {
     for entries in [0, 1, 2, 5, 9] {
-        let mut lab = Lab::new();
-        lab.options.on_error = Some(OnError::Rollback);
-        let plan = lab.plan(&manifest("web", 7000)).await;
-        *lab.journal.lost_after.lock().unwrap() = Some(entries);
+        let mut env = TestEnv::new();
+        env.options.on_error = Some(OnError::Rollback);
+        let plan = env.plan(&manifest("web", 7000)).await;
+        *env.journal.lost_after.lock().unwrap() = Some(entries);
         let (_ask, interrupt) = Interrupt::new();
-        let ended = lab.operator().carry_out("apply", &plan, interrupt).await;
+        let ended = env.operator().execute("apply", &plan, interrupt).await;
         assert!(matches!(ended, Err(JournalError::Lost { .. })), "{ended:?}");
-        let run = lab.last_run();
+        let run = env.last_run();
         assert_eq!((run.entries.len(), run.head.ended), (entries, None));
-        let undone = |happened: &Happened| matches!(happened, Happened::UndoIntent);
+        let undone = |happened: &StepEvent| matches!(happened, StepEvent::UndoIntent);
         assert!(!run.entries.iter().any(|entry| undone(&entry.happened)));
-        let events = lab.ear.0.lock().unwrap();
+        let events = env.events.0.lock().unwrap();
         assert!(
             !events
                 .iter()
-                .any(|event| event.what == What::RollbackStarted)
+                .any(|event| event.kind == EventKind::RollbackStarted)
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_with_an_older_number_changes_nothing_on_the_simulator() {
-    let lab = Lab::new();
+async fn a_driver_with_an_older_fencing_token_changes_nothing() {
+    let env = TestEnv::new();
     let held = |number: i64| {
-        *lab.journal.fence.lock().unwrap() = Some(Fence {
+        *env.journal.fence.lock().unwrap() = Some(Fence {
             scope: "a scope".replace(' ', "-"),
             number,
         });
     };
     let text = manifest("web", 7000);
     held(5);
-    assert_eq!(lab.apply(&text).await, Ending::Done);
-    let before = lab.guests();
+    assert_eq!(env.apply(&text).await, RunOutcome::Done);
+    let before = env.guests();
     held(4);
-    let plan = lab.plan_with(&text, &PlanOptions::new(Verb::Destroy)).await;
-    assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
-    let run = lab.last_run();
+    let plan = env.plan_with(&text, &PlanOptions::new(Verb::Destroy)).await;
+    assert_eq!(env.execute(&plan).await, RunOutcome::Failed);
+    let run = env.last_run();
     let said = run.entries.iter().find_map(|entry| match &entry.happened {
-        Happened::Failed(trouble) => Some(trouble.message.clone()),
+        StepEvent::Failed(trouble) => Some(trouble.message.clone()),
         _ => None,
     });
     assert!(
         said.unwrap()
             .contains("its number is 4, and 5 was used since")
     );
-    assert_eq!(lab.guests(), before);
+    assert_eq!(env.guests(), before);
     // A restart of the simulator forgets no number.
-    let saved = String::from_utf8(lab.world.save()).unwrap();
+    let saved = String::from_utf8(env.world.save()).unwrap();
     assert!(saved.contains("\"fences\":{\"a-scope\":5}"));
     held(6);
-    assert_eq!(lab.destroy(&text).await, Ending::Done);
-    assert_eq!(lab.guests(), []);
+    assert_eq!(env.destroy(&text).await, RunOutcome::Done);
+    assert_eq!(env.guests(), []);
 }

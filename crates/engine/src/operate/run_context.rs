@@ -1,7 +1,6 @@
-//! What a run knows so far: guests, addresses, and the doors to places.
+//! What the steps of a run share: guests, addresses and connections.
 //!
-//! In: what steps learnt. Out: what later steps need.
-//! Never: knowledge that is not in the journal too; a crash must lose nothing.
+//! Everything here is also in the journal or can be observed again, so that a crash loses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use homestak_core::plan::{NodeLocation, NodePlan, NodeRecord, Plan};
 
-use crate::ports::{GuestRef, Places, PortError, PowerState, Provider};
+use crate::ports::{GuestRef, HostConnector, PortError, PowerState, Provider};
 use crate::steps::planned;
 
-/// What a run knows so far.
-pub(crate) struct Board {
+/// What the steps of a run share.
+pub(crate) struct RunContext {
     plan: Arc<Plan>,
-    places: Arc<dyn Places>,
-    /// Nodes that others run on.
+    connector: Arc<dyn HostConnector>,
+    /// Nodes that host other nodes.
     hosting: BTreeSet<String>,
     known: Mutex<Known>,
 }
@@ -25,10 +24,10 @@ pub(crate) struct Board {
 struct Known {
     guests: BTreeMap<String, GuestRef>,
     addresses: BTreeMap<String, IpAddr>,
-    doors: BTreeMap<NodeLocation, Arc<dyn Provider>>,
-    /// Nodes that had an address at some time.
+    providers: BTreeMap<NodeLocation, Arc<dyn Provider>>,
+    /// Nodes that have had an address.
     reached: BTreeSet<String>,
-    /// Nodes that were asked what runs in them before they were stopped, and had nothing in them.
+    /// Nodes that were found to host no guests before they were stopped.
     empty: BTreeSet<String>,
 }
 
@@ -39,11 +38,11 @@ impl Known {
     }
 }
 
-impl Board {
-    /// Begins with what the plan found and what is written down.
+impl RunContext {
+    /// Starts with the guests that the plan found and the journal records.
     pub(crate) fn new<'r>(
         plan: Arc<Plan>,
-        places: Arc<dyn Places>,
+        connector: Arc<dyn HostConnector>,
         records: impl IntoIterator<Item = &'r NodeRecord>,
     ) -> Arc<Self> {
         let mut known = Known::default();
@@ -62,7 +61,7 @@ impl Board {
                 known.guests.insert(node.name.clone(), found.guest.clone());
             }
         }
-        // A node on two hosts, here and where it was before, has two records.
+        // A node that was moved to another host has two records.
         let names: BTreeMap<(&str, &str), &String> = plan
             .nodes
             .iter()
@@ -84,7 +83,7 @@ impl Board {
         Arc::new(Self {
             hosting: inside.collect(),
             plan,
-            places,
+            connector,
             known: Mutex::new(known),
         })
     }
@@ -93,12 +92,12 @@ impl Board {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns where places are found.
-    pub(crate) fn places(&self) -> &Arc<dyn Places> {
-        &self.places
+    /// Returns the connector.
+    pub(crate) fn connector(&self) -> &Arc<dyn HostConnector> {
+        &self.connector
     }
 
-    /// Tells whether other nodes of the plan run on a node.
+    /// Returns whether other nodes of the plan run on a node.
     pub(crate) fn hosts_others(&self, node: &str) -> bool {
         self.hosting.contains(node)
     }
@@ -113,8 +112,8 @@ impl Board {
         self.known().addresses.get(node).copied()
     }
 
-    /// Learns what came of a step.
-    pub(crate) fn learn(&self, node: &str, guest: Option<&GuestRef>, address: Option<IpAddr>) {
+    /// Stores the result of a step.
+    pub(crate) fn update(&self, node: &str, guest: Option<&GuestRef>, address: Option<IpAddr>) {
         let mut known = self.known();
         if let Some(guest) = guest {
             known.guests.insert(node.to_owned(), guest.clone());
@@ -124,86 +123,91 @@ impl Board {
         }
     }
 
-    /// Tells whether a node was reached at some time, as far as this run knows.
+    /// Returns whether this run knows that a node has been reached.
     pub(crate) fn was_reached(&self, node: &str) -> bool {
         self.known().reached.contains(node)
     }
 
-    /// Learns that nothing is in a node that goes.
-    pub(crate) fn found_empty(&self, node: &str) {
+    /// Stores that a node to be removed hosts no guests.
+    pub(crate) fn set_empty(&self, node: &str) {
         self.known().empty.insert(node.to_owned());
     }
 
-    /// Tells whether nothing was in a node when it was asked.
+    /// Returns whether a node was found to host no guests.
     pub(crate) fn was_empty(&self, node: &str) -> bool {
         self.known().empty.contains(node)
     }
 
-    /// Forgets how a node is reached: it stops, and may have another address when it is back.
-    pub(crate) fn leave(&self, node: &str) {
+    /// Drops address and connection of a node that stops; it may get another address.
+    pub(crate) fn disconnect(&self, node: &str) {
         let mut known = self.known();
         known.addresses.remove(node);
-        known.doors.remove(&NodeLocation::Inside(node.to_owned()));
+        known
+            .providers
+            .remove(&NodeLocation::Inside(node.to_owned()));
     }
 
-    /// Opens a place; it stays open.
-    pub(crate) async fn open(
+    /// Returns the provider of a host or of a node, connecting once.
+    pub(crate) async fn provider(
         &self,
         host: &str,
         place: &NodeLocation,
     ) -> Result<Arc<dyn Provider>, PortError> {
-        if let Some(door) = self.known().doors.get(place) {
-            return Ok(door.clone());
+        if let Some(provider) = self.known().providers.get(place) {
+            return Ok(provider.clone());
         }
-        let door = match place {
-            NodeLocation::Host(name) => self.places.host(name).await?,
+        let provider = match place {
+            NodeLocation::Host(name) => self.connector.host(name).await?,
             NodeLocation::Inside(name) => {
-                let address = self.find(name).await?;
-                self.places.inside(host, name, address).await?
+                let address = self.running_address(name).await?;
+                self.connector.inside(host, name, address).await?
             }
         };
-        self.known().doors.insert(place.clone(), door.clone());
-        Ok(door)
+        let mut known = self.known();
+        known.providers.insert(place.clone(), provider.clone());
+        Ok(provider)
     }
 
-    /// Returns the address of a node that others run on, and that runs: a copy that has its address
-    /// is another machine.
-    async fn find(&self, name: &str) -> Result<IpAddr, PortError> {
+    /// Returns the address of a node that hosts others. The node must run: otherwise a copy of it may
+    /// have its address.
+    async fn running_address(&self, name: &str) -> Result<IpAddr, PortError> {
         let node = self.plan.node(name);
         let node: &NodePlan = node.ok_or_else(|| {
-            PortError::bug("open a node", &format!("`{name}` is not in the plan"))
+            PortError::bug("connect to a node", &format!("`{name}` is not in the plan"))
         })?;
         let guest = self.guest(name).or_else(|| planned(node));
-        let guest = guest
-            .ok_or_else(|| PortError::bug("open a node", &format!("`{name}` has no guest")))?;
-        let away = |detail: &str, hint: &str| {
-            PortError::unreachable(&format!("open `{name}`"), detail, hint)
+        let guest = guest.ok_or_else(|| {
+            PortError::bug("connect to a node", &format!("`{name}` has no guest"))
+        })?;
+        let unreachable = |detail: &str, hint: &str| {
+            PortError::unreachable(&format!("connect to `{name}`"), detail, hint)
         };
-        let provider = Box::pin(self.open(&node.host, &node.location)).await?;
+        let provider = Box::pin(self.provider(&node.host, &node.location)).await?;
         let seen = provider.inspect(&guest).await?;
         if let Some(seen) = seen.as_ref().filter(|seen| seen.uuid.is_none()) {
             return Err(PortError::refused(
-                &format!("open `{name}`"),
+                &format!("connect to `{name}`"),
                 format!(
-                    "the tags of guest {} on {} were removed: what is in it is not changed",
+                    "the tags of guest {} on {} were removed, so that nothing inside it is changed",
                     seen.vmid, seen.host
                 ),
                 "restore its tags `homestak*`",
             ));
         }
         if seen.is_none_or(|seen| seen.power != PowerState::Running) {
-            return Err(away(
+            return Err(unreachable(
                 "it does not run",
-                "start it, or look for a copy of it that runs",
+                "start it, or check whether a copy of it runs",
             ));
         }
         if let Some(address) = self.address(name) {
             return Ok(address);
         }
         let address = provider.address(&guest).await?.address();
-        let address = address
-            .ok_or_else(|| away("it has no address", "its guest agent tells the address"))?;
-        self.learn(name, None, Some(address));
+        let address = address.ok_or_else(|| {
+            unreachable("it has no address", "its guest agent reports the address")
+        })?;
+        self.update(name, None, Some(address));
         Ok(address)
     }
 }

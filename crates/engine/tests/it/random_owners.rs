@@ -1,6 +1,6 @@
 //! Random walks of ownership: drivers of two sites with manifests of one name, and people who copy,
-//! restore, migrate, rename and delete guests on the same cluster. No driver ever changes or removes
-//! a guest that its own site did not create and its plan did not name.
+//! restore, migrate, rename and delete guests on the same cluster. No driver ever changes or
+//! removes a guest that its own site did not create and its plan did not name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use homestak_engine::planning::PlanError;
 use homestak_sim::{GuestFacts, Kind};
 
 use crate::dice::Dice;
-use crate::lab::Lab;
-use crate::memory::Memory;
+use crate::env::TestEnv;
+use crate::memory_journal::MemoryJournal;
 
 /// Whose a guest is, as only the test knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// A driver of this site created it.
     Site(usize),
-    /// A person made it, whatever it carries.
+    /// The user made it, whatever it carries.
     Person,
-    /// A person gave it everything that the guest of a site carries, its id included. A driver
+    /// The user gave it everything that the guest of a site carries, its id included. A driver
     /// without a record of the node cannot tell it from its own.
     Forged(usize),
 }
@@ -36,7 +36,7 @@ struct Archive {
 }
 
 struct Driver {
-    lab: Lab,
+    env: TestEnv,
     site: usize,
 }
 
@@ -61,11 +61,11 @@ fn number(guest: &GuestRef) -> Option<u32> {
 
 impl Walk {
     fn new(seed: u64) -> Self {
-        let lab = Lab::with(|builder| builder.cluster("walk").host("pve1").host("pve2"));
+        let env = TestEnv::with(|builder| builder.cluster("walk").host("pve1").host("pve2"));
         let site = |n: u8| SiteId::from_random([n; 16]);
         // Two drivers of the first site, each with a journal of its own, and one of the second.
         let drivers = [0, 0, 1].map(|n| Driver {
-            lab: lab.driver_of(site(n)),
+            env: env.driver_of(site(n)),
             site: usize::from(n),
         });
         Self {
@@ -80,7 +80,7 @@ impl Walk {
     }
 
     fn world(&self) -> &homestak_sim::World {
-        &self.drivers[0].lab.world
+        &self.drivers[0].env.world
     }
 
     fn guests(&self) -> Guests {
@@ -105,7 +105,7 @@ impl Walk {
         }
     }
 
-    /// A person does something. What the host refuses is no matter.
+    /// The user does something. What the host refuses is no matter.
     fn person(&mut self) {
         let choice = self.dice.roll(12);
         let (guest, id) = (self.some_guest(), self.id());
@@ -208,14 +208,14 @@ impl Walk {
         Ok(format!("restore {vmid} as {id}, unique {unique}"))
     }
 
-    /// Whose a copy is: nobody's, unless it is a copy of a copy that came to the id of the guest that
+    /// Whose a copy is: no one's, unless it is a copy of a copy that came to the id of the guest that
     /// the first one was made of, with all that it carried. A clone of a machine has an SMBIOS uuid
     /// of its own.
     fn copied(&self, id: u32, keeps_smbios: bool) -> Owner {
         let copy = &self.guests()[&id];
         let tags = copy.config.get("tags").map_or("", String::as_str);
         let tagged = |tag: String| tags.split(';').any(|one| one == tag);
-        let of = |driver: &&Driver| tagged(format!("homestak-s-{}", driver.lab.site));
+        let of = |driver: &&Driver| tagged(format!("homestak-s-{}", driver.env.site));
         match self.drivers.iter().find(of) {
             Some(driver)
                 if tagged(format!("homestak-v-{id}"))
@@ -277,7 +277,7 @@ impl Walk {
     async fn drive(&mut self) {
         let at = usize::try_from(self.dice.roll(3)).unwrap();
         if self.dice.one_in(6) {
-            self.drivers[at].lab.journal = Memory::default();
+            self.drivers[at].env.journal = MemoryJournal::default();
             self.note(format!("driver {at} loses its journal"));
         }
         let manifest = self.manifest();
@@ -294,14 +294,14 @@ impl Walk {
                 Verb::Apply
             })
         };
-        self.settle().await;
-        let scope = Scope::new(Some(&self.drivers[at].lab.site), "m", "pve1");
-        let records = self.drivers[at].lab.journal.records(&scope).await.unwrap();
+        self.wait_for_tasks().await;
+        let scope = Scope::new(Some(&self.drivers[at].env.site), "m", "pve1");
+        let records = self.drivers[at].env.journal.records(&scope).await.unwrap();
         let known: Known = records
             .iter()
             .map(|record| (record.guest.uuid.to_string(), number(&record.guest)))
             .collect();
-        let plan = match self.drivers[at].lab.try_plan(&manifest, &options).await {
+        let plan = match self.drivers[at].env.try_plan(&manifest, &options).await {
             Ok(plan) => plan,
             // A node has the id that the manifest gives to another one.
             Err(PlanError::Diagnostics(_)) => {
@@ -324,39 +324,39 @@ impl Walk {
         ));
         if !plan.refusals.is_empty() {
             self.n_refused += 1;
-            // A person decides: the record goes, and the identity alone counts.
+            // The user decides: the record goes, and the identity alone counts.
             for node in plan
                 .refusals
                 .iter()
                 .filter_map(|refusal| refusal.node.as_ref())
             {
-                let lab = &self.drivers[at].lab;
-                lab.journal.forget(&scope, node).await.unwrap();
+                let env = &self.drivers[at].env;
+                env.journal.forget(&scope, node).await.unwrap();
             }
             return;
         }
         while self.dice.one_in(3) {
             self.person();
         }
-        self.settle().await;
+        self.wait_for_tasks().await;
         let before = self.guests();
         let moment = if self.dice.one_in(3) {
             1 + self.dice.roll(40)
         } else {
             100_000
         };
-        let ended = self.drivers[at].lab.carry_out_until(&plan, moment).await;
+        let ended = self.drivers[at].env.execute_until(&plan, moment).await;
         if ended.is_none() {
-            let run = self.drivers[at].lab.last_run();
+            let run = self.drivers[at].env.last_run();
             let (_ask, interrupt) = Interrupt::new();
-            let operator = self.drivers[at].lab.operator();
+            let operator = self.drivers[at].env.operator();
             match self.dice.roll(3) {
                 0 => _ = operator.resume(&run, &[], interrupt).await.unwrap(),
                 1 => _ = operator.roll_back(&run, interrupt).await.unwrap(),
                 _ => {}
             }
         }
-        self.settle().await;
+        self.wait_for_tasks().await;
         self.judge(at, &plan, &before, &known);
     }
 
@@ -412,8 +412,8 @@ impl Walk {
     }
 
     /// Waits until tasks have ended and the list of guests is as it is.
-    async fn settle(&self) {
-        self.drivers[0].lab.rest().await;
+    async fn wait_for_tasks(&self) {
+        self.drivers[0].env.wait_until_idle().await;
     }
 }
 
@@ -435,7 +435,7 @@ async fn no_driver_touches_a_guest_that_its_site_did_not_create_and_plan() {
     let first: u64 = variable("HOMESTAK_TEST_SEED")
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(1);
-    // Steps of a person and of drivers; one walk has so many.
+    // Steps of the user and of drivers; one walk has so many.
     const LONG: u64 = 400;
     let n_walks = if variable("HOMESTAK_TEST_FULL").is_some() {
         250

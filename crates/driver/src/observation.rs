@@ -1,6 +1,6 @@
-//! How the nodes of a run are now, as their hosts and the nodes themselves answer.
+//! The present state of the nodes of a run, as their hosts and the nodes themselves report it.
 //!
-//! Whatever does not answer is unknown, and never taken for what the journal says.
+//! Whatever does not answer is unknown; the journal is no substitute.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,28 +8,31 @@ use std::sync::Arc;
 use homestak_core::observed::PowerState;
 use homestak_core::plan::{Action, NodePlan, PlanOptions, StepKind, Verb};
 use homestak_core::resolve::{ResolveOptions, manifest};
-use homestak_engine::journal::{Happened, Journal, Run, RunHead};
+use homestak_engine::journal::{Journal, Run, RunSummary, StepEvent};
 use jiff::Timestamp;
 
 use crate::configure::notice_not_applied;
 use crate::driver::Driver;
 use crate::error::DriverError;
 
-/// How a node is now.
+/// The observed state of a node.
 #[derive(Clone, Debug, Default)]
-pub struct Live {
+pub struct NodeObservation {
     /// `running`, `stopped`, `absent` or `unknown`.
     pub power: &'static str,
-    /// Whether it differs from its manifest and spec; `None` when that could not be seen.
+    /// Whether it differs from its manifest and spec; `None` when that is not known.
     pub differs: Option<bool>,
-    /// In what, in words.
+    /// The differences as text.
     pub differences: Vec<String>,
-    /// Whether it answered just now.
+    /// Whether it answered now.
     pub answered: bool,
 }
 
-/// Asks the hosts of a run, and nodes that run. The error says why nothing could be asked.
-pub async fn ask(head: &RunHead, driver: &Driver) -> Result<BTreeMap<String, Live>, DriverError> {
+/// Observes the nodes of a run. The error explains why hosts could not be asked.
+pub async fn ask(
+    head: &RunSummary,
+    driver: &Driver,
+) -> Result<BTreeMap<String, NodeObservation>, DriverError> {
     let request = ResolveOptions {
         host: head.hosts.first().cloned(),
         ..ResolveOptions::default()
@@ -49,8 +52,8 @@ pub async fn ask(head: &RunHead, driver: &Driver) -> Result<BTreeMap<String, Liv
     Ok(nodes.map(|node| (node.name.clone(), live(node))).collect())
 }
 
-/// Says how a node is. What is inside is unknown when its spec is not applied.
-fn live(node: &NodePlan, not_applied: bool) -> Live {
+/// Derives the state of a node. Its inside is unknown when its spec is not applied.
+fn live(node: &NodePlan, not_applied: bool) -> NodeObservation {
     let found = node.found.as_ref();
     let config = node.config.as_ref();
     let inside = config.and_then(|config| config.found.as_ref());
@@ -59,7 +62,7 @@ fn live(node: &NodePlan, not_applied: bool) -> Live {
         Some(PowerState::Running) => "running",
         Some(PowerState::Stopped) => "stopped",
         Some(PowerState::Unknown) => "unknown",
-        // A guest without its tags may run, and is not looked at.
+        // A guest without its tags may run, and is not inspected.
         None if node.is_untagged() => "unknown",
         None => "absent",
     };
@@ -80,7 +83,7 @@ fn live(node: &NodePlan, not_applied: bool) -> Live {
         | Action::Reidentify
         | Action::Leave => Some(true),
     };
-    Live {
+    NodeObservation {
         power,
         differs,
         differences,
@@ -88,15 +91,15 @@ fn live(node: &NodePlan, not_applied: bool) -> Live {
     }
 }
 
-/// Returns when the guests that nodes are now were last reached, by the newest runs on the same
-/// manifest and hosts, the newest first.
+/// Returns when the present guests of nodes were last reached, from the newest runs on the same
+/// manifest and hosts.
 pub async fn contacts(
-    runs: &[RunHead],
+    runs: &[RunSummary],
     journal: &Arc<dyn Journal>,
 ) -> Result<BTreeMap<String, Timestamp>, DriverError> {
-    /// A node that no run of these reached was reached long ago, if ever.
+    /// Nodes that none of these runs reached count as never reached.
     const RUNS: usize = 10;
-    // `None`: the guest before was another.
+    // `None`: before that, the node had another guest.
     let mut last: BTreeMap<String, Option<Timestamp>> = BTreeMap::new();
     for head in runs.iter().take(RUNS) {
         let Some(run) = journal.run(head.id).await? else {
@@ -110,12 +113,12 @@ pub async fn contacts(
     Ok(last.into_iter().filter_map(reached).collect())
 }
 
-/// Returns when nodes were reached, or that they were created or removed, the newest first.
+/// Returns when nodes were reached, or that they were created or destroyed, newest first.
 fn met(run: &Run) -> Vec<(String, Option<Timestamp>)> {
-    let met = run.of_steps().rev().filter_map(|(at, entry)| {
+    let met = run.step_entries().rev().filter_map(|(at, entry)| {
         let step = &run.plan.steps[at];
         let met = match (step.kind, &entry.happened) {
-            (StepKind::Ready | StepKind::Configure, Happened::Done { .. }) => Some(entry.at),
+            (StepKind::Ready | StepKind::Configure, StepEvent::Done { .. }) => Some(entry.at),
             (StepKind::Create | StepKind::Destroy, _) => None,
             _ => return None,
         };

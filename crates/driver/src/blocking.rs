@@ -1,11 +1,11 @@
-//! Work that waits by itself, for a program, a lock or a disk, done on a thread that may wait.
+//! Blocking work (a program, a lock, a disk) on a thread of its own.
 
 use homestak_api::runtime;
 
 use crate::error::DriverError;
 
-/// Does work off the runtime. A caller that is dropped does not stop it.
-pub async fn off<T: Send + 'static>(
+/// Runs blocking work off the runtime. Dropping the future does not stop it.
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
 ) -> Result<T, DriverError> {
     let done = runtime::off(work).await;

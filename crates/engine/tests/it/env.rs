@@ -17,18 +17,18 @@ use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::firstboot::FirstBootConfig;
 use homestak_core::plan::{DesiredGuest, Plan, PlanOptions, Verb};
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
-use homestak_engine::events::{Event, Hub, Observer};
-use homestak_engine::journal::{Ending, Run};
-use homestak_engine::operate::{Interrupt, Limits, Moment, Operator, Watcher};
+use homestak_engine::events::{Event, EventHub, Observer};
+use homestak_engine::journal::{Run, RunOutcome};
+use homestak_engine::operate::{Interrupt, Limits, Operator, StepPoint, StepPointObserver};
 use homestak_engine::planning::{PlanError, PlanRequest};
-use homestak_engine::ports::{GuestUuid, Places, PortError, Provider, Seed, Seeds};
+use homestak_engine::ports::{GuestUuid, HostConnector, PortError, Provider, Seed, SeedSource};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-use crate::insides::Insides;
-use crate::memory::Memory;
+use crate::configurer::TestConfigurer;
+use crate::memory_journal::MemoryJournal;
 
 pub const TOKEN: &str = "root@pam!lab=00000000-0000-4000-8000-000000000001";
 /// How much faster than the wall's the World's clock runs.
@@ -51,22 +51,22 @@ impl Clock for FastClock {
 
 /// Collects events.
 #[derive(Default)]
-pub struct Ear(pub Mutex<Vec<Event>>);
+pub struct EventLog(pub Mutex<Vec<Event>>);
 
-impl Observer for Ear {
-    fn hear(&self, event: &Event) {
+impl Observer for EventLog {
+    fn on_event(&self, event: &Event) {
         self.0.lock().unwrap().push(event.clone());
     }
 }
 
 /// Opens the World and the Worlds inside it.
-pub struct Doors {
+pub struct WorldConnector {
     world: World,
     clock: SharedClock,
     open: tokio::sync::OnceCell<Arc<Pve>>,
 }
 
-impl Doors {
+impl WorldConnector {
     async fn client(&self, world: &World) -> Arc<Pve> {
         let address = "127.0.0.1:0".parse().unwrap();
         let handle = homestak_sim::serve(world.clone(), address).await.unwrap();
@@ -86,7 +86,7 @@ impl Doors {
 pub fn world_in(world: &World, node: &str) -> Option<World> {
     for guest in world.guests() {
         let name = guest.config.get("name").cloned().unwrap_or_default();
-        let inner = world.inside(guest.vmid, furnish);
+        let inner = world.inside(guest.vmid, add_images);
         match inner {
             Some(inner) if name == node => return Some(inner),
             Some(inner) => {
@@ -100,7 +100,7 @@ pub fn world_in(world: &World, node: &str) -> Option<World> {
     None
 }
 
-fn furnish(builder: Builder) -> Builder {
+fn add_images(builder: Builder) -> Builder {
     builder
         .token(TOKEN)
         .image(
@@ -119,7 +119,7 @@ fn furnish(builder: Builder) -> Builder {
 }
 
 #[async_trait]
-impl Places for Doors {
+impl HostConnector for WorldConnector {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         assert!(name.starts_with("pve"), "no host {name}");
         let open = self.open.get_or_init(|| self.client(&self.world)).await;
@@ -139,32 +139,32 @@ impl Places for Doors {
                 "",
             )
         })?;
-        // Not kept: a node that was made anew has another World in it.
+        // Not kept: a node that was recreated has another World in it.
         Ok(self.client(&world).await)
     }
 
-    fn door(&self, _: &str) -> String {
+    fn endpoint(&self, _: &str) -> String {
         "the World".to_owned()
     }
 
-    async fn answers(&self, _: &str, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+    async fn ssh_answers(&self, _: &str, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(self.world.ssh_answers(&address.to_string()))
     }
 }
 
 /// Seeds that remember for which guests they were asked.
 #[derive(Default)]
-pub struct Plain(Mutex<BTreeSet<GuestUuid>>);
+pub struct RecordingSeeds(Mutex<BTreeSet<GuestUuid>>);
 
-impl Plain {
-    /// Returns how many guests are remembered.
+impl RecordingSeeds {
+    /// Returns how many guests are recorded.
     pub fn n_kept(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 }
 
 #[async_trait]
-impl Seeds for Plain {
+impl SeedSource for RecordingSeeds {
     async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
         self.0.lock().unwrap().insert(wanted.uuid.clone());
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
@@ -192,23 +192,23 @@ fn mark() -> String {
 }
 
 /// Everything a test needs.
-pub struct Lab {
+pub struct TestEnv {
     pub world: World,
     pub clock: SharedClock,
-    pub places: Arc<dyn Places>,
-    pub journal: Memory,
-    pub seeds: Arc<Plain>,
-    pub insides: Arc<Insides>,
-    pub ear: Arc<Ear>,
+    pub connector: Arc<dyn HostConnector>,
+    pub journal: MemoryJournal,
+    pub seeds: Arc<RecordingSeeds>,
+    pub configurer: Arc<TestConfigurer>,
+    pub events: Arc<EventLog>,
     pub options: PlanOptions,
     /// Name of its manifest.
     pub manifest: &'static str,
     pub site: SiteId,
-    pub watcher: Option<Arc<dyn Watcher>>,
+    pub point_observer: Option<Arc<dyn StepPointObserver>>,
     pub timeouts: Timeouts,
 }
 
-impl Lab {
+impl TestEnv {
     pub fn new() -> Self {
         Self::with(|builder| builder.host("pve1"))
     }
@@ -226,8 +226,8 @@ impl Lab {
             .clock(clock.clone())
             .timing(timing)
             .storage("local");
-        let world = furnish(prepare(builder)).build();
-        let doors = Doors {
+        let world = add_images(prepare(builder)).build();
+        let doors = WorldConnector {
             world: world.clone(),
             clock: clock.clone(),
             open: tokio::sync::OnceCell::new(),
@@ -235,33 +235,33 @@ impl Lab {
         Self {
             world,
             clock,
-            places: Arc::new(doors),
-            journal: Memory::default(),
+            connector: Arc::new(doors),
+            journal: MemoryJournal::default(),
             seeds: Arc::default(),
-            insides: Arc::default(),
-            ear: Arc::new(Ear::default()),
+            configurer: Arc::default(),
+            events: Arc::new(EventLog::default()),
             options: PlanOptions::new(Verb::Apply),
             manifest: "m",
             site: SiteId::from_random([7; 16]),
-            watcher: None,
+            point_observer: None,
             timeouts: Timeouts::default(),
         }
     }
 
     pub fn operator(&self) -> Operator {
         Operator {
-            places: self.places.clone(),
+            connector: self.connector.clone(),
             seeds: self.seeds.clone(),
-            configurer: self.insides.clone(),
+            configurer: self.configurer.clone(),
             journal: Arc::new(self.journal.clone()),
-            hub: Hub::new(self.ear.clone(), self.clock.clone()),
+            hub: EventHub::new(self.events.clone(), self.clock.clone()),
             clock: self.clock.clone(),
             limits: Limits {
                 tries: 4,
                 pause: Duration::from_secs(2),
                 timeouts: self.timeouts,
             },
-            watcher: self.watcher.clone(),
+            point_observer: self.point_observer.clone(),
             mark,
         }
     }
@@ -288,44 +288,44 @@ impl Lab {
             options,
         };
         let operator = self.operator();
-        operator.plan(&wanted, &*self.insides).await
+        operator.plan(&wanted, &*self.configurer).await
     }
 
-    /// Plans and carries out.
-    pub async fn apply(&self, manifest: &str) -> Ending {
+    /// Plans and executes.
+    pub async fn apply(&self, manifest: &str) -> RunOutcome {
         let plan = self.plan(manifest).await;
         assert_eq!(plan.refusals, [], "nothing is refused");
-        self.carry_out(&plan).await
+        self.execute(&plan).await
     }
 
-    pub async fn destroy(&self, manifest: &str) -> Ending {
+    pub async fn destroy(&self, manifest: &str) -> RunOutcome {
         let plan = self
             .plan_with(manifest, &PlanOptions::new(Verb::Destroy))
             .await;
-        self.carry_out(&plan).await
+        self.execute(&plan).await
     }
 
-    pub async fn carry_out(&self, plan: &Plan) -> Ending {
+    pub async fn execute(&self, plan: &Plan) -> RunOutcome {
         let (_ask, interrupt) = Interrupt::new();
         let operator = self.operator();
         let verb = plan.verb.word();
-        operator.carry_out(verb, plan, interrupt).await.unwrap().1
+        operator.execute(verb, plan, interrupt).await.unwrap().1
     }
 
-    /// Carries a plan out, and dies at a moment; `None` when it did.
-    pub async fn carry_out_until(&mut self, plan: &Plan, moment: u64) -> Option<Ending> {
-        let fuse = Arc::new(Fuse(
+    /// Executes a plan, and dies at a moment; `None` when it did.
+    pub async fn execute_until(&mut self, plan: &Plan, moment: u64) -> Option<RunOutcome> {
+        let trigger = Arc::new(CrashTrigger(
             AtomicUsize::new(usize::try_from(moment).unwrap()),
             Notify::new(),
         ));
-        self.watcher = Some(fuse.clone());
+        self.point_observer = Some(trigger.clone());
         let operator = self.operator();
-        self.watcher = None;
+        self.point_observer = None;
         let (_ask, interrupt) = Interrupt::new();
         tokio::select! {
             biased;
-            () = fuse.1.notified() => None,
-            ended = operator.carry_out(plan.verb.word(), plan, interrupt) => Some(ended.unwrap().1),
+            () = trigger.1.notified() => None,
+            ended = operator.execute(plan.verb.word(), plan, interrupt) => Some(ended.unwrap().1),
         }
     }
 
@@ -334,15 +334,15 @@ impl Lab {
         Self {
             world: self.world.clone(),
             clock: self.clock.clone(),
-            places: self.places.clone(),
-            journal: Memory::default(),
+            connector: self.connector.clone(),
+            journal: MemoryJournal::default(),
             seeds: Arc::default(),
-            insides: Arc::default(),
-            ear: Arc::default(),
+            configurer: Arc::default(),
+            events: Arc::default(),
             options: self.options.clone(),
             manifest: self.manifest,
             site,
-            watcher: None,
+            point_observer: None,
             timeouts: self.timeouts,
         }
     }
@@ -359,24 +359,24 @@ impl Lab {
     }
 
     /// Waits until all tasks have ended and the list of guests has caught up.
-    pub async fn rest(&self) {
-        self.settle().await;
+    pub async fn wait_until_idle(&self) {
+        self.wait_for_tasks().await;
         let sweep = Duration::from_secs(11);
         self.clock.sleep(sweep).await;
     }
 
     /// Waits until all tasks of the World have ended.
-    pub async fn settle(&self) {
+    pub async fn wait_for_tasks(&self) {
         while !self.world.is_quiet() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 }
 
-struct Fuse(AtomicUsize, Notify);
+struct CrashTrigger(AtomicUsize, Notify);
 
-impl Watcher for Fuse {
-    fn reached(&self, _: Moment) {
+impl StepPointObserver for CrashTrigger {
+    fn reached(&self, _: StepPoint) {
         if self.0.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.1.notify_one();
             std::thread::sleep(Duration::from_millis(2));

@@ -1,17 +1,16 @@
-//! How long steps take, by runs that are recorded.
+//! How long steps take, from recorded runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::plan::{StepDurations, StepKind};
 
-use crate::journal::{Happened, Journal, JournalError, Run, RunFilter};
+use crate::journal::{Journal, JournalError, Run, RunFilter, StepEvent};
 
-/// How many runs on the same hosts are looked at for how long steps take: enough for a median,
-/// few enough to be read in no time.
+/// How many runs on the same hosts are read: enough for a median, few enough to be fast.
 const MEASURED: usize = 5;
 
-/// Returns how long steps take: the median of each kind in the newest runs on these hosts.
-pub(crate) async fn paces(
+/// Returns the median duration of each kind of step in the newest runs on these hosts.
+pub(crate) async fn step_durations(
     journal: &dyn Journal,
     hosts: &[&str],
 ) -> Result<StepDurations, JournalError> {
@@ -23,7 +22,7 @@ pub(crate) async fn paces(
             limit: Some(MEASURED),
             ..RunFilter::default()
         };
-        let runs = journal.page(&filter).await?;
+        let runs = journal.list_runs(&filter).await?;
         newest.extend(runs.iter().map(|run| run.id));
     }
     for id in newest.into_iter().rev().take(MEASURED) {
@@ -45,12 +44,12 @@ fn durations(run: &Run) -> Vec<(StepKind, f64)> {
     let steps = &run.plan.steps;
     let mut begun = vec![None; steps.len()];
     let mut taken = Vec::new();
-    for (at, entry) in run.of_steps() {
+    for (at, entry) in run.step_entries() {
         let (step, begun) = (&steps[at], &mut begun[at]);
         match &entry.happened {
-            Happened::Intent => *begun = Some(entry.at),
-            // An image that is there already, and waiting until a node is reached, change nothing.
-            Happened::Done { .. } => {
+            StepEvent::Intent => *begun = Some(entry.at),
+            // Images that exist already and waits change nothing, and count too.
+            StepEvent::Done { .. } => {
                 let seconds = begun.map(|begun| entry.at.duration_since(begun).as_secs_f64());
                 taken.extend(
                     seconds
@@ -59,11 +58,11 @@ fn durations(run: &Run) -> Vec<(StepKind, f64)> {
                 );
                 *begun = None;
             }
-            Happened::Failed(_)
-            | Happened::UndoIntent
-            | Happened::Undone { .. }
-            | Happened::UndoFailed(_)
-            | Happened::Settled => *begun = None,
+            StepEvent::Failed(_)
+            | StepEvent::UndoIntent
+            | StepEvent::Undone { .. }
+            | StepEvent::UndoFailed(_)
+            | StepEvent::Settled => *begun = None,
         }
     }
     taken

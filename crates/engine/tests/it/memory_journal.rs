@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepKind};
 use homestak_engine::journal::{
-    Ending, Entry, Fence, Holding, Journal, JournalError, Lease, Run, RunFilter, RunHead, RunId,
-    Scope,
+    Entry, Fence, Journal, JournalError, Lease, LeaseHolder, Run, RunFilter, RunId, RunOutcome,
+    RunSummary, Scope,
 };
 use jiff::Timestamp;
 
 #[derive(Clone, Default)]
-pub struct Memory {
+pub struct MemoryJournal {
     pub runs: Arc<Mutex<Vec<Run>>>,
     /// Nodes whose records were removed, and before which run.
     pub forgotten: Arc<Mutex<Vec<(usize, String)>>>,
@@ -28,7 +28,7 @@ pub struct Memory {
 struct Held;
 impl Lease for Held {}
 
-impl Memory {
+impl MemoryJournal {
     fn require_lease(&self) -> Result<(), JournalError> {
         let mut left = self.lost_after.lock().unwrap();
         let Some(entries) = left.as_mut() else {
@@ -44,8 +44,8 @@ impl Memory {
 }
 
 #[async_trait]
-impl Journal for Memory {
-    async fn hold(&self, _: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
+impl Journal for MemoryJournal {
+    async fn lock(&self, _: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
         Ok(Box::new(Held))
     }
 
@@ -53,7 +53,7 @@ impl Journal for Memory {
         Ok(self.fence.lock().unwrap().clone())
     }
 
-    async fn holding(&self, _: &Scope) -> Result<Option<Holding>, JournalError> {
+    async fn holder(&self, _: &Scope) -> Result<Option<LeaseHolder>, JournalError> {
         Ok(None)
     }
 
@@ -71,7 +71,7 @@ impl Journal for Memory {
         let mut runs = self.runs.lock().unwrap();
         let id = RunId(i64::try_from(runs.len()).unwrap() + 1);
         runs.push(Run {
-            head: RunHead {
+            head: RunSummary {
                 id,
                 mark: Some(mark.to_owned()),
                 site: plan.site.clone(),
@@ -103,14 +103,14 @@ impl Journal for Memory {
         Ok(())
     }
 
-    async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError> {
+    async fn end(&self, run: RunId, ending: RunOutcome, at: Timestamp) -> Result<(), JournalError> {
         let mut runs = self.runs.lock().unwrap();
         let run = runs.iter_mut().find(|known| known.head.id == run).unwrap();
         run.head.ended = Some((at, ending));
         Ok(())
     }
 
-    async fn page(&self, _: &RunFilter) -> Result<Vec<RunHead>, JournalError> {
+    async fn list_runs(&self, _: &RunFilter) -> Result<Vec<RunSummary>, JournalError> {
         let runs = self.runs.lock().unwrap();
         Ok(runs.iter().rev().map(|run| run.head.clone()).collect())
     }
