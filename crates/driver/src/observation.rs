@@ -81,7 +81,7 @@ fn live(node: &NodePlan, not_applied: bool) -> NodeObservation {
         | Action::Replace
         | Action::Destroy
         | Action::Reidentify
-        | Action::Leave => Some(true),
+        | Action::Keep => Some(true),
     };
     NodeObservation {
         power,

@@ -147,7 +147,7 @@ impl RunReport {
                 status: match node.action {
                     Action::Nothing if removes && found.is_none() => RowStatus::Absent,
                     Action::Nothing if removes => RowStatus::Destroyed,
-                    Action::Nothing | Action::Leave => RowStatus::Completed,
+                    Action::Nothing | Action::Keep => RowStatus::Completed,
                     _ => RowStatus::Pending,
                 },
                 changed: false,

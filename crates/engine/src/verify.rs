@@ -34,7 +34,7 @@ pub async fn verify(
     let context = RunContext::new(plan.clone(), connector.clone(), records);
     let mut checks = Vec::new();
     for node in &plan.nodes {
-        if node.wanted.is_none() || node.action == Action::Leave {
+        if node.wanted.is_none() || node.action == Action::Keep {
             continue;
         }
         let seen = one(&context, configurer, node, plan.verify_ssh).await;

@@ -110,8 +110,8 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
             let what = format!("give {} an identity of this site", id(node));
             ("~".yellow().to_string(), what)
         }
-        Action::Leave if node.is_untagged() => (" ".to_owned(), still(plan, node)),
-        Action::Leave => (" ".to_owned(), format!("left alone: {}", id(node))),
+        Action::Keep if node.is_untagged() => (" ".to_owned(), still(plan, node)),
+        Action::Keep => (" ".to_owned(), format!("left alone: {}", id(node))),
     };
     let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());
     let said = match (node.action, plan.verb) {
@@ -146,7 +146,7 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
             | Action::Configure
             | Action::Destroy
             | Action::Reidentify
-            | Action::Leave => {
+            | Action::Keep => {
                 let hint = config.unseen.as_ref().map(|unseen| &unseen.hint);
                 let hint = hint.filter(|hint| !hint.is_empty());
                 let hint = hint.map_or_else(String::new, |hint| {
@@ -302,7 +302,7 @@ pub(crate) fn summary(plan: &Plan) -> String {
     };
     for (number, word) in [
         still,
-        (number(Action::Leave), "not named any more"),
+        (number(Action::Keep), "not named any more"),
         (plan.refusals.len(), "refused"),
     ] {
         if number > 0 {

@@ -10,6 +10,7 @@ use crate::units::Seconds;
 use super::compare::{compare, existing, from_record, reason};
 use super::config::{config_action, inspection_failure};
 use super::desired::desired_guest;
+use super::guest::{DesiredGuest, ExistingGuest, ForeignGuest, RequiredImage};
 use super::guest_index::{GuestIndex, GuestMatch};
 use super::host_profile::{HostProfile, profile};
 use super::orphans::{
@@ -20,8 +21,7 @@ use super::record::NodeRecord;
 use super::recreated::recreated;
 use super::step::Steps;
 use super::types::{
-    Action, DesiredGuest, ExistingGuest, ForeignGuest, NodeLocation, NodePlan, PLAN_FORMAT, Plan,
-    Reason, ReasonKind, Refusal, RequiredImage,
+    Action, NodeLocation, NodePlan, PLAN_FORMAT, Plan, Reason, ReasonKind, Refusal,
 };
 use super::vmid_holder::describe_holder;
 use super::{Observation, PlanInputs, identity};
@@ -311,7 +311,7 @@ impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
             | Action::Configure
             | Action::Destroy
             | Action::Reidentify
-            | Action::Leave => false,
+            | Action::Keep => false,
         };
         match found.as_ref().map(|found| found.power) {
             Some(PowerState::Running) if action == Action::Change && restarts => {
@@ -469,9 +469,9 @@ impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
         );
         for orphan in orphans.nodes {
             let (action, why) = match &orphan.unproven {
-                Some(why) => (Action::Leave, why.clone()),
+                Some(why) => (Action::Keep, why.clone()),
                 None if prune => (Action::Destroy, orphan.why.clone()),
-                None => (Action::Leave, format!("{}; --prune deletes it", orphan.why)),
+                None => (Action::Keep, format!("{}; --prune deletes it", orphan.why)),
             };
             let mut node = orphan.node(self.inputs, action, &why);
             // The record under the name of a listed node belongs to its new guest from now on.
@@ -567,7 +567,7 @@ impl PlannedChange {
             | Action::Configure
             | Action::Destroy
             | Action::Reidentify
-            | Action::Leave => false,
+            | Action::Keep => false,
         }
     }
 }

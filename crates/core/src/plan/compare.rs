@@ -5,8 +5,9 @@ use crate::observed::{GuestRef, ObservedGuest, PowerState};
 use crate::resolve::{Origin, ResolvedNode};
 
 use super::PlanInputs;
+use super::guest::{DesiredGuest, ExistingGuest};
 use super::record::{NodeRecord, NodeStatus};
-use super::types::{Action, DesiredGuest, ExistingGuest, Reason};
+use super::types::{Action, Reason};
 use crate::units::Bytes;
 
 /// Describes an observed guest of a node.

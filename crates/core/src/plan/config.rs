@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
-use super::types::{Action, ConfigPlan, DesiredGuest, Plan, Reason};
+use super::guest::DesiredGuest;
+use super::types::{Action, ConfigPlan, Plan, Reason};
 use crate::catalog::Catalog;
 use crate::foreign::ForeignText;
 use crate::resolve::{SecretVisibility, spec::spec};

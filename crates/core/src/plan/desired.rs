@@ -6,8 +6,9 @@ use crate::observed::{GuestId, GuestKind, GuestUuid};
 use crate::resolve::ResolvedNode;
 use crate::units::{Gib, Mib};
 
+use super::guest::{DesiredGuest, GuestPlan, Nic, RequiredImage};
 use super::host_profile::HostProfile;
-use super::types::{DesiredGuest, GuestPlan, Nic, NodeLocation, Plan, RequiredImage};
+use super::types::{NodeLocation, Plan};
 use super::{PlanInputs, identity};
 
 /// Installed on every machine on first boot: the hypervisor gets the address of the guest from it.

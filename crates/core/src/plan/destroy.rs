@@ -122,7 +122,7 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
     let orphans = orphans(inputs, &guest_index, &claimed, &roots, &mut profiles);
     for orphan in orphans.nodes {
         let (action, why) = match &orphan.unproven {
-            Some(why) => (Action::Leave, why.clone()),
+            Some(why) => (Action::Keep, why.clone()),
             None => {
                 let why = format!("{}; {}", orphan.found.guest, orphan.why);
                 (Action::Destroy, why)

@@ -7,6 +7,7 @@ mod config;
 mod desired;
 mod destroy;
 mod durations;
+mod guest;
 mod guest_index;
 mod host_profile;
 pub mod identity;
@@ -25,15 +26,15 @@ use std::collections::BTreeMap;
 pub use apply::site_hosts;
 pub use config::{spec_digest, spec_json, ssh_port, without_config_values};
 pub use durations::StepDurations;
+pub use guest::{DesiredGuest, ExistingGuest, ForeignGuest, GuestPlan, Nic, RequiredImage};
 pub use guest_index::known_vmids;
 pub use orphans::{UNKNOWN_GUESTS, lost_guests_message, remaining_guests, removes_guest};
 pub use rebuild::{RebuiltRecords, rebuild_plan, rebuild_records, unknown_manifest};
 pub use record::{AppliedSpec, NodeRecord, NodeStatus, OtherRecords, Records};
 pub use step::{Step, StepId, StepKind, Steps, steps};
 pub use types::{
-    Action, ConfigPlan, DesiredGuest, ExistingGuest, ForeignGuest, GuestPlan, InspectionFailure,
-    Nic, NodeLocation, NodePlan, PLAN_FORMAT, Plan, Reason, ReasonKind, Refusal, Reidentification,
-    RequiredImage, SpecComparison, Verb,
+    Action, ConfigPlan, InspectionFailure, NodeLocation, NodePlan, PLAN_FORMAT, Plan, Reason,
+    ReasonKind, Refusal, Reidentification, SpecComparison, Verb,
 };
 
 pub use crate::doc::manifest::OnError;

@@ -8,12 +8,11 @@ use crate::observed::{GuestId, GuestKind, GuestUuid, IdentityConflict, Inventory
 
 use super::apply::location as location_of;
 use super::compare::existing;
+use super::guest::{ExistingGuest, ForeignGuest};
 use super::guest_index::{GuestIndex, GuestMatch, guest_list, is_identity_of};
 use super::host_profile::{HostProfile, profile};
 use super::record::NodeRecord;
-use super::types::{
-    Action, ExistingGuest, ForeignGuest, NodeLocation, NodePlan, Reason, ReasonKind, Refusal,
-};
+use super::types::{Action, NodeLocation, NodePlan, Reason, ReasonKind, Refusal};
 use super::{Observation, PlanInputs};
 
 /// A guest tagged with this manifest, which does not list it.
@@ -36,8 +35,7 @@ impl Orphan {
         let mut node = self.node;
         node.action = action;
         node.reasons = vec![Reason::new(why)];
-        node.reasons
-            .extend(self.renamed.map(|text| Reason::new(text)));
+        node.reasons.extend(self.renamed.map(Reason::new));
         if action == Action::Destroy {
             let of = (node.host.as_str(), node.record_name());
             let inside = unknown_guests(inputs, of, &self.found, false);
@@ -159,7 +157,7 @@ pub(super) fn orphans(
                 .then(|| format!("guest {} is now named `{}`", guest.vmid, guest.name));
             let orphan = NodePlan {
                 recorded: record.map(|record| record.name.clone()),
-                ..NodePlan::new(name, (host, location), depth, Action::Leave, Vec::new())
+                ..NodePlan::new(name, (host, location), depth, Action::Keep, Vec::new())
             };
             orphans.nodes.push(Orphan {
                 node: orphan,
@@ -213,7 +211,7 @@ fn untagged_nodes(
             &name,
             (record.host.as_str(), &record.location),
             record.depth(inputs.records),
-            Action::Leave,
+            Action::Keep,
             vec![reason],
         ));
     }

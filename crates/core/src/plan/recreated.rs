@@ -4,10 +4,11 @@ use crate::observed::GuestRef;
 use crate::resolve::{Origin, ResolvedNode};
 
 use super::compare::{existing, reason};
+use super::guest::ForeignGuest;
 use super::guest_index::{GuestIndex, GuestMatch};
 use super::orphans::{GuestKey, copies_of, unknown_guests, unusable};
 use super::record::NodeRecord;
-use super::types::{ForeignGuest, NodeLocation, Reason};
+use super::types::{NodeLocation, Reason};
 use super::{Observation, PlanInputs};
 
 /// A node whose parent is created or replaced.

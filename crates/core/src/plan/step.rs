@@ -323,7 +323,7 @@ impl<'p> StepBuilder<'p> {
             NodeLocation::Host(_) => None,
         };
         let last = match node.action {
-            Action::Nothing | Action::Leave | Action::Destroy => return,
+            Action::Nothing | Action::Keep | Action::Destroy => return,
             Action::Create | Action::Replace => {
                 let created = self.create(at, node, parent);
                 Some(self.run(at, node, vec![created], true))

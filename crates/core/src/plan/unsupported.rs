@@ -2,7 +2,8 @@
 //! created but not configured would be reported as complete.
 
 use super::compare::located;
-use super::types::{DesiredGuest, Plan, Refusal};
+use super::guest::DesiredGuest;
+use super::types::{Plan, Refusal};
 use crate::catalog::Catalog;
 use crate::doc::manifest::{Mode, NodeType};
 use crate::host_kind::HostTraits;

@@ -310,10 +310,7 @@ fn guests_without_a_site_are_matched_by_the_journal_alone_and_can_be_reidentifie
 fn orphans_are_kept_without_prune() {
     let there = vec![ours("a", 200), ours("b", 500), ours("old", 300)];
     let plan = apply(TWO, there.clone());
-    assert_eq!(
-        plan.node("old").map(|node| node.action),
-        Some(Action::Leave)
-    );
+    assert_eq!(plan.node("old").map(|node| node.action), Some(Action::Keep));
     assert!(plan.is_empty());
     let options = PlanOptions {
         prune: true,
@@ -382,7 +379,7 @@ fn tags_alone_do_not_make_a_guest_an_orphan() {
         let plan = planned(TWO, vec![forged.clone()], &options);
         assert_eq!(removed(&plan), [], "{:#?}", plan.nodes);
         let kept = plan.node("tenant-db").expect("it is listed");
-        assert_eq!(kept.action, Action::Leave);
+        assert_eq!(kept.action, Action::Keep);
     }
 }
 

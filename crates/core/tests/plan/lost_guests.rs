@@ -285,7 +285,7 @@ fn the_guest_of_a_node_moved_to_another_parent_is_reported_and_can_be_deleted() 
     let old = plan.node("in#300").expect("the old guest");
     assert_eq!(
         (old.action, old.location.to_string()),
-        (Action::Leave, "node hv".to_owned())
+        (Action::Keep, "node hv".to_owned())
     );
     let pruned = plan_for(&before, &known, &prune());
     let old = pruned.node("in#300").expect("the old guest");

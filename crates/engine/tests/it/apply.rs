@@ -69,7 +69,7 @@ nodes:
         "{:#?}",
         plan.nodes
     );
-    assert_eq!(action("worker-2"), Some(Action::Leave));
+    assert_eq!(action("worker-2"), Some(Action::Keep));
     assert_eq!(action("box"), Some(Action::Nothing));
     assert_eq!(env.apply(changed).await, RunOutcome::Done);
     assert_eq!(env.guests().len(), 3, "nothing is removed unasked");
