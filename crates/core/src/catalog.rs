@@ -121,7 +121,7 @@ impl Catalog {
                 let mut document = decode::<SecretsFile>(sources, input);
                 if let Some(secrets) = &document.value {
                     secrets.check(&mut Context {
-                        faults: &mut document.diagnostics,
+                        diagnostics: &mut document.diagnostics,
                         secret: true,
                     });
                 }
@@ -135,7 +135,7 @@ impl Catalog {
                 let mut document = decode::<Image>(sources, input);
                 if let Some(image) = &document.value {
                     image.check(&mut Context {
-                        faults: &mut document.diagnostics,
+                        diagnostics: &mut document.diagnostics,
                         secret: false,
                     });
                 }
@@ -320,7 +320,7 @@ fn decode<T: Decode>(sources: &mut Sources, input: InputDocument) -> Document<T>
     let kind = input.kind;
     let (name, file, tree, mut diagnostics) = parse(sources, input);
     let mut cx = Context {
-        faults: &mut diagnostics,
+        diagnostics: &mut diagnostics,
         secret,
     };
     if !matches!(kind, DocumentKind::Site | DocumentKind::Secrets) && tree.is_some() {
@@ -481,7 +481,7 @@ fn check_manifest(manifest: &Manifest, stem: &str, span: Span, cx: &mut Context<
             seen.insert(&name.value, name.span);
             continue;
         };
-        cx.faults.push(
+        cx.diagnostics.push(
             Diagnostic::error(
                 Code::DuplicateNode,
                 name.span,

@@ -3,7 +3,7 @@
 use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::manifest::Mode;
-use homestak_core::doc::tree::{Data, Entry, Key, NOWHERE, Scalar, Style};
+use homestak_core::doc::tree::{Data, Entry, Key, NO_SPAN, Scalar, Style};
 use homestak_core::doc::{Diagnostics, DocumentKind, FileId, Source, Value, yaml};
 use homestak_core::foreign::{ForeignText, escape, escape_but_style};
 use homestak_core::graph::Graph;
@@ -63,7 +63,7 @@ fn scalar() -> impl Strategy<Value = Value> {
 
 fn value(data: Data) -> Value {
     Value {
-        span: NOWHERE,
+        span: NO_SPAN,
         data,
     }
 }

@@ -264,8 +264,8 @@ impl From<homestak_site::find::FindError> for DriverError {
                 });
                 let rights = parts.iter().filter_map(|part| match part {
                     Untrusted::Foreign { .. } => None,
-                    Untrusted::Writable { part, right } => {
-                        Some(format!("chmod {right} {}", part.display()))
+                    Untrusted::Writable { part, mode } => {
+                        Some(format!("chmod {mode} {}", part.display()))
                     }
                 });
                 let refused = Self::refused(message + ".");
@@ -324,8 +324,10 @@ impl From<&homestak_site::id::IdError> for DriverError {
                 ..failed
             }
             .hint("another command gave it one; repeat this one"),
-            IdError::InvalidStock { path, holds } => failed
-                .hint(format!("it holds {holds:?}, and should hold the site's id"))
+            IdError::InvalidStock { path, content } => failed
+                .hint(format!(
+                    "it contains {content:?} instead of the id of the site"
+                ))
                 .hint(format!(
                     "guests carry it in the tag `homestak-s-ID`; once {} is moved away, \
                      homestak manifest plan -v lists guests with their sites",

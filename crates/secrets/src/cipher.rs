@@ -1,7 +1,4 @@
-//! One encrypted value: the text `ENC[AES256_GCM,..]` and what it hides.
-//!
-//! In: a data key, a path, bytes. Out: the text, or the bytes.
-//! Never: deciding what is encrypted; a message with plaintext in it.
+//! One encrypted value: `ENC[AES256_GCM,..]`. Errors never contain plaintext.
 
 use aes_gcm::aead::consts::U32;
 use aes_gcm::aead::{AeadInOut, KeyInit};
@@ -11,10 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-/// SOPS writes nonces of 32 bytes, not the 12 most tools use.
+/// SOPS uses nonces of 32 bytes, not the usual 12.
 type Gcm = AesGcm<Aes256, U32>;
 
-/// Bytes of the key that encrypts all values of one file.
+/// Length of the data key.
 pub(crate) const KEY_LEN: usize = 32;
 const NONCE_LEN: usize = 32;
 const TAG_LEN: usize = 16;
@@ -24,19 +21,19 @@ const TAG_LEN: usize = 16;
 pub(crate) struct DataKey(Zeroizing<[u8; KEY_LEN]>);
 
 impl DataKey {
-    /// Takes the bytes an age file or the combined key shares held.
+    /// Creates the key from decrypted bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
     }
 
-    /// Makes a new random key.
+    /// Generates a random key.
     pub(crate) fn random() -> Result<Self, CipherError> {
         let mut bytes = Zeroizing::new([0; KEY_LEN]);
         getrandom::fill(bytes.as_mut()).map_err(|_| CipherError::NoRandomness)?;
         Ok(Self(bytes))
     }
 
-    /// Returns the bytes, to be wrapped for a recipient.
+    /// Returns the bytes, to wrap them for a recipient.
     pub(crate) fn expose(&self) -> &[u8] {
         self.0.as_slice()
     }
@@ -46,9 +43,9 @@ impl DataKey {
     }
 }
 
-/// What the hidden bytes stand for, as named behind `type:`.
+/// The type of an encrypted value, as given after `type:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum ValueType {
     Str,
     Int,
     Float,
@@ -58,11 +55,11 @@ pub(crate) enum Kind {
     Comment,
 }
 
-impl Kind {
+impl ValueType {
     fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "str" => Self::Str,
-            // `int64` was written by a few early builds for 32-bit machines.
+            // Some early 32-bit builds wrote `int64`.
             "int" | "int64" => Self::Int,
             "float" => Self::Float,
             "bool" => Self::Bool,
@@ -89,38 +86,38 @@ impl Kind {
 /// Why one value could not be encrypted or decrypted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CipherError {
-    /// The text does not have the form SOPS writes.
-    #[error("the value is not encrypted text as sops writes it")]
+    /// The text does not have the format of SOPS.
+    #[error("the value is not in the encrypted format of sops")]
     Malformed,
-    /// The type behind `type:` is not known.
+    /// The type is unknown.
     #[error("the encrypted value has the unknown type `{kind}`")]
-    UnknownKind {
-        /// The type as written.
+    UnknownType {
+        /// The type.
         kind: String,
     },
-    /// Key, path and ciphertext do not belong together.
-    #[error("the encrypted value was changed, moved, or made with another key")]
+    /// Authentication failed for this key, path and ciphertext.
+    #[error("the encrypted value was modified, moved, or encrypted with another key")]
     NotAuthentic,
-    /// The bytes are not what their type promises.
+    /// The decrypted bytes are not valid for their type.
     #[error("the decrypted value is not a valid {kind}")]
     WrongContent {
-        /// The promised type.
+        /// The type.
         kind: &'static str,
     },
-    /// The system gave no random bytes.
-    #[error("the system gave no random bytes")]
+    /// The system random number generator failed.
+    #[error("the system random number generator failed")]
     NoRandomness,
     /// The value is too large for the cipher.
     #[error("the value is too large to be encrypted")]
     TooLarge,
 }
 
-/// Encrypts `plain` under `key`, bound to `place` (path or modification time).
+/// Encrypts `plain`; `aad` is the additional data: path or modification time.
 pub(crate) fn encrypt(
     key: &DataKey,
-    kind: Kind,
+    kind: ValueType,
     plain: &[u8],
-    place: &str,
+    aad: &str,
 ) -> Result<String, CipherError> {
     let mut nonce = [0; NONCE_LEN];
     getrandom::fill(&mut nonce).map_err(|_| CipherError::NoRandomness)?;
@@ -129,7 +126,7 @@ pub(crate) fn encrypt(
         .gcm()
         .encrypt_inout_detached(
             &Nonce::<U32>::from(nonce),
-            place.as_bytes(),
+            aad.as_bytes(),
             buffer.as_mut_slice().into(),
         )
         .map_err(|_| CipherError::TooLarge)?;
@@ -142,14 +139,15 @@ pub(crate) fn encrypt(
     ))
 }
 
-/// Decrypts the text `sealed`, which must stand at `place`.
+/// Decrypts `sealed`, which must have been encrypted with the same `aad`.
 pub(crate) fn decrypt(
     key: &DataKey,
     sealed: &str,
-    place: &str,
-) -> Result<(Kind, Zeroizing<Vec<u8>>), CipherError> {
+    aad: &str,
+) -> Result<(ValueType, Zeroizing<Vec<u8>>), CipherError> {
     let (kind, data, nonce, tag) = parse(sealed).ok_or(CipherError::Malformed)?;
-    let kind = Kind::parse(kind).ok_or_else(|| CipherError::UnknownKind { kind: kind.into() })?;
+    let kind =
+        ValueType::parse(kind).ok_or_else(|| CipherError::UnknownType { kind: kind.into() })?;
     let decode = |text: &str| STANDARD.decode(text).map_err(|_| CipherError::Malformed);
     let nonce: [u8; NONCE_LEN] = decode(nonce)?
         .try_into()
@@ -161,7 +159,7 @@ pub(crate) fn decrypt(
     key.gcm()
         .decrypt_inout_detached(
             &Nonce::<U32>::from(nonce),
-            place.as_bytes(),
+            aad.as_bytes(),
             buffer.as_mut_slice().into(),
             &Tag::from(tag),
         )
@@ -169,8 +167,8 @@ pub(crate) fn decrypt(
     Ok((kind, buffer))
 }
 
-/// Tells whether text has the outer form of an encrypted value.
-pub(crate) fn looks_sealed(text: &str) -> bool {
+/// Tells whether text has the format of an encrypted value.
+pub(crate) fn is_ciphertext(text: &str) -> bool {
     parse(text).is_some()
 }
 
@@ -194,15 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encrypted_is_decrypted_with_its_type() {
-        let sealed = encrypt(&key(), Kind::Int, b"42", "a:").unwrap();
+    fn decrypting_returns_value_and_type() {
+        let sealed = encrypt(&key(), ValueType::Int, b"42", "a:").unwrap();
         let (kind, plain) = decrypt(&key(), &sealed, "a:").unwrap();
-        assert_eq!((kind, plain.as_slice()), (Kind::Int, b"42".as_slice()));
+        assert_eq!((kind, plain.as_slice()), (ValueType::Int, b"42".as_slice()));
     }
 
     #[test]
-    fn a_value_is_bound_to_its_path_and_key() {
-        let sealed = encrypt(&key(), Kind::Str, b"x", "a:").unwrap();
+    fn a_value_is_bound_to_path_and_key() {
+        let sealed = encrypt(&key(), ValueType::Str, b"x", "a:").unwrap();
         let moved = decrypt(&key(), &sealed, "b:").map(|_| ());
         assert_eq!(moved, Err(CipherError::NotAuthentic));
         let other = DataKey::from_bytes(&[8; KEY_LEN]).unwrap();
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_another_form_is_refused() {
+    fn text_in_another_format_is_refused() {
         for text in [
             "",
             "plain",
@@ -221,21 +219,21 @@ mod tests {
             let refused = decrypt(&key(), text, "a:").map(|_| ());
             assert_eq!(refused, Err(CipherError::Malformed), "{text}");
         }
-        let sealed = encrypt(&key(), Kind::Str, b"x", "a:").unwrap();
+        let sealed = encrypt(&key(), ValueType::Str, b"x", "a:").unwrap();
         let odd = decrypt(&key(), &sealed.replace(":str]", ":odd]"), "a:").map(|_| ());
-        assert_eq!(odd, Err(CipherError::UnknownKind { kind: "odd".into() }));
+        assert_eq!(odd, Err(CipherError::UnknownType { kind: "odd".into() }));
     }
 
     #[test]
-    fn a_known_ciphertext_of_a_known_key_is_read() {
-        // Made with Python's `cryptography`: key 00..1f, nonce 20..3f.
+    fn a_known_ciphertext_is_decrypted() {
+        // Created with Python's `cryptography`: key 00..1f, nonce 20..3f.
         let key: Vec<u8> = (0..32).collect();
         let key = DataKey::from_bytes(&key).unwrap();
         let sealed = include_str!("../tests/fixtures/known_value.txt").trim();
         let (kind, plain) = decrypt(&key, sealed, "a:b:").unwrap();
         assert_eq!(
             (kind, plain.as_slice()),
-            (Kind::Str, b"hidden text".as_slice())
+            (ValueType::Str, b"hidden text".as_slice())
         );
     }
 }

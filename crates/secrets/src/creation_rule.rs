@@ -1,7 +1,4 @@
-//! `.sops.yaml`: for whom a new file is sealed, and what of it.
-//!
-//! In: the text of `.sops.yaml` and a path. Out: recipients and [`Rules`], or the fault.
-//! Never: looking for the file, or at the file to be sealed.
+//! `.sops.yaml`: recipients and encryption rules of a new file.
 
 use homestak_core::doc::Value;
 
@@ -9,8 +6,8 @@ use crate::document::{self, DocumentError};
 use crate::keys::{KeyError, Recipient};
 use crate::rules::{Pattern, PatternError, Rules, Selection};
 
-/// Fields that name keys in ways or of kinds we do not have.
-const FOREIGN: [&str; 8] = [
+/// Fields with kinds of keys that are not supported.
+const UNSUPPORTED: [&str; 8] = [
     "kms",
     "pgp",
     "gcp_kms",
@@ -21,22 +18,22 @@ const FOREIGN: [&str; 8] = [
     "merge",
 ];
 
-/// What is wrong with a `.sops.yaml`.
+/// An error in `.sops.yaml`.
 #[derive(Debug, thiserror::Error)]
 pub enum CreationError {
-    /// The text is not a document.
+    /// The text is not a YAML mapping.
     #[error("read the creation rules")]
     Document(#[source] DocumentError),
     /// The document has no list `creation_rules`.
-    #[error("there is no list `creation_rules`")]
+    #[error("the list `creation_rules` is missing")]
     NoRules,
-    /// No rule is for this path.
-    #[error("no creation rule is for `{path}`")]
+    /// No rule matches the path.
+    #[error("no creation rule matches `{path}`")]
     NoMatch {
-        /// The path as given.
+        /// The path.
         path: String,
     },
-    /// A rule has a field of the wrong shape.
+    /// A field of a rule is invalid.
     #[error("`{field}` of creation rule {rule} {problem}")]
     Field {
         /// The rule, from one.
@@ -46,34 +43,34 @@ pub enum CreationError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A rule has an expression that cannot be used.
+    /// A rule has an invalid regular expression.
     #[error("read creation rule {rule}")]
     Pattern {
         /// The rule, from one.
         rule: usize,
-        /// Which.
+        /// The error.
         source: PatternError,
     },
-    /// A rule has a key that cannot be used.
+    /// A rule has an invalid key.
     #[error("read creation rule {rule}")]
     Key {
         /// The rule, from one.
         rule: usize,
-        /// Which.
+        /// The error.
         source: KeyError,
     },
 }
 
-/// How a new file is to be sealed.
+/// How a new file is sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreationRule {
-    /// For whom.
+    /// Recipients.
     pub recipients: Vec<Recipient>,
-    /// What of it.
+    /// Which values are encrypted.
     pub rules: Rules,
 }
 
-/// Returns the first rule that is for `path`, which is relative to the `.sops.yaml`.
+/// Returns the first rule that matches `path`, which is relative to `.sops.yaml`.
 pub fn creation_rule_for(text: &str, path: &str) -> Result<CreationRule, CreationError> {
     let root = document::parse(text).map_err(CreationError::Document)?;
     let rules = root
@@ -82,7 +79,7 @@ pub fn creation_rule_for(text: &str, path: &str) -> Result<CreationRule, Creatio
         .ok_or(CreationError::NoRules)?;
     for (nth, rule) in rules.iter().enumerate() {
         let pattern = rule.field("path_regex").and_then(Value::as_text);
-        let fits = match pattern.filter(|pattern| !pattern.is_empty()) {
+        let matches = match pattern.filter(|pattern| !pattern.is_empty()) {
             None => true,
             Some(pattern) => Pattern::new(pattern)
                 .map_err(|source| CreationError::Pattern {
@@ -91,7 +88,7 @@ pub fn creation_rule_for(text: &str, path: &str) -> Result<CreationRule, Creatio
                 })?
                 .matches(path),
         };
-        if fits {
+        if matches {
             return creation(nth + 1, rule);
         }
     }
@@ -101,23 +98,23 @@ pub fn creation_rule_for(text: &str, path: &str) -> Result<CreationRule, Creatio
 }
 
 fn creation(nth: usize, rule: &Value) -> Result<CreationRule, CreationError> {
-    let fault = |field: &str, problem| CreationError::Field {
+    let error = |field: &str, problem| CreationError::Field {
         rule: nth,
         field: field.to_owned(),
         problem,
     };
-    refuse_foreign(nth, rule)?;
+    refuse_unsupported(nth, rule)?;
     let mut recipients = Vec::new();
     match rule.field("key_groups").and_then(Value::items) {
         None => collect(nth, rule, &mut recipients)?,
         Some([group]) => {
-            refuse_foreign(nth, group)?;
+            refuse_unsupported(nth, group)?;
             collect(nth, group, &mut recipients)?;
         }
-        Some(_) => return Err(fault("key_groups", "has not exactly one group")),
+        Some(_) => return Err(error("key_groups", "must have exactly one group")),
     }
     if recipients.is_empty() {
-        return Err(fault("age", "names no recipient"));
+        return Err(error("age", "has no recipient"));
     }
     let mut selections = Vec::new();
     for entry in rule.entries().unwrap_or_default() {
@@ -131,9 +128,9 @@ fn creation(nth: usize, rule: &Value) -> Result<CreationRule, CreationError> {
         );
     }
     if let [_, (second, _), ..] = selections.as_slice() {
-        return Err(fault(
+        return Err(error(
             second,
-            "stands beside another of its kind; only one is allowed",
+            "conflicts with another rule of its kind; only one is allowed",
         ));
     }
     let flag = rule.field("mac_only_encrypted").and_then(Value::as_text);
@@ -148,25 +145,25 @@ fn creation(nth: usize, rule: &Value) -> Result<CreationRule, CreationError> {
     })
 }
 
-/// Refuses keys we could not seal for: leaving them out would lock their owners out.
-fn refuse_foreign(nth: usize, block: &Value) -> Result<(), CreationError> {
+/// Refuses unsupported keys: ignoring them would lock their owners out.
+fn refuse_unsupported(nth: usize, block: &Value) -> Result<(), CreationError> {
     let names_key = |field: &&str| {
         block.field(field).is_some_and(|value| {
             let text = value.as_text().is_some_and(|text| !text.is_empty());
             text || value.items().is_some_and(|items| !items.is_empty())
         })
     };
-    match FOREIGN.into_iter().find(names_key) {
+    match UNSUPPORTED.into_iter().find(names_key) {
         None => Ok(()),
         Some(field) => Err(CreationError::Field {
             rule: nth,
             field: field.to_owned(),
-            problem: "names keys that are not supported; only `age` is",
+            problem: "has keys that are not supported; only `age` is",
         }),
     }
 }
 
-/// Adds the age recipients of a rule or group: a list, or text with commas.
+/// Adds the age recipients of a rule or group: a list, or a comma-separated string.
 fn collect(
     nth: usize,
     block: &Value,
@@ -180,7 +177,7 @@ fn collect(
         let text = item.as_text().ok_or(CreationError::Field {
             rule: nth,
             field: "age".into(),
-            problem: "is neither text nor a list of texts",
+            problem: "is neither a string nor a list of strings",
         })?;
         for name in text
             .split(',')
@@ -203,7 +200,7 @@ mod tests {
     use crate::keys::keygen;
 
     #[test]
-    fn the_first_rule_whose_expression_fits_counts() {
+    fn the_first_matching_rule_is_used() {
         let [one, two] = [keygen("x").recipient, keygen("x").recipient];
         let text = format!(
             "creation_rules:\n  - path_regex: ^secrets/.*\\.yaml$\n    age: '{one}, {two},'\n    encrypted_regex: ^(data)$\n    mac_only_encrypted: true\n  - age: [{two}]\n"
@@ -221,22 +218,22 @@ mod tests {
     }
 
     #[test]
-    fn one_key_group_is_the_same_as_none() {
+    fn a_single_key_group_is_the_same_as_none() {
         let one = keygen("x").recipient;
         let text = format!("creation_rules:\n  - key_groups:\n      - age:\n          - {one}\n");
         assert_eq!(creation_rule_for(&text, "a").unwrap().recipients, [one]);
     }
 
     #[test]
-    fn what_cannot_be_followed_is_refused() {
+    fn unsupported_rules_are_refused() {
         let age = keygen("x").recipient;
         let check = |rule: &str| {
             let text = format!("creation_rules:\n  - {rule}\n");
             creation_rule_for(&text, "a.yaml").unwrap_err().to_string()
         };
-        assert!(check("path_regex: b").contains("no creation rule is for `a.yaml`"));
-        assert!(check("{pgp: ABCD}").contains("`pgp` of creation rule 1 names keys"));
-        assert!(check("{age: ''}").contains("names no recipient"));
+        assert!(check("path_regex: b").contains("no creation rule matches `a.yaml`"));
+        assert!(check("{pgp: ABCD}").contains("`pgp` of creation rule 1 has keys"));
+        assert!(check("{age: ''}").contains("has no recipient"));
         assert!(check("{age: ssh-rsa x}").contains("read creation rule 1"));
         assert!(check("path_regex: '('").contains("read creation rule 1"));
         assert!(check(&format!("{{age: {age}, key_groups: []}}")).contains("key_groups"));

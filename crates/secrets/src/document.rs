@@ -1,7 +1,5 @@
-//! One YAML document with secrets: text to tree, and trees compared by what they mean.
-//!
-//! In: text. Out: its tree, or where it is wrong.
-//! Never: a line of the text in an error.
+//! A YAML document with secrets: parsing, and comparing documents by value. Errors never quote the
+//! text.
 
 use homestak_core::doc::tree::Meaning;
 use homestak_core::doc::{
@@ -18,7 +16,7 @@ pub enum DocumentError {
         line: usize,
         /// Column, from one.
         column: usize,
-        /// What is wrong, without the text itself.
+        /// The problem, without text of the document.
         problem: String,
     },
     /// The document is a list or a single value.
@@ -26,31 +24,31 @@ pub enum DocumentError {
     NotMapping,
 }
 
-/// Reads a text as one mapping.
+/// Parses a text as one mapping.
 pub(crate) fn parse(text: &str) -> Result<Value, DocumentError> {
     let source = Source::secret("", text);
-    let mut faults = Diagnostics::default();
-    let root = yaml::parse(FileId(0), &source, &mut faults);
-    let first = faults
+    let mut diagnostics = Diagnostics::default();
+    let root = yaml::parse(FileId(0), &source, &mut diagnostics);
+    let first = diagnostics
         .iter()
-        .find(|fault| fault.severity == Severity::Error);
-    if let Some(fault) = first {
-        let line = source.line_of(fault.span.start);
+        .find(|one| one.severity == Severity::Error);
+    if let Some(error) = first {
+        let line = source.line_of(error.span.start);
         let range = source.line_range(line);
-        let before = text.get(range.start..fault.span.start as usize);
+        let before = text.get(range.start..error.span.start as usize);
         return Err(DocumentError::NotYaml {
             line: line + 1,
             column: before.unwrap_or_default().chars().count() + 1,
-            problem: fault.message.clone(),
+            problem: error.message.clone(),
         });
     }
     root.filter(|root| root.entries().is_some())
         .ok_or(DocumentError::NotMapping)
 }
 
-/// Copies a tree with new values, taken in document order; `sops` at the top is left out.
+/// Copies a tree with new values, in document order, without the `sops` block.
 ///
-/// `scalars` has one entry for each value that is not null; `None` keeps the old one.
+/// `scalars` has one entry for each value that is not null; `None` keeps the value.
 pub(crate) fn with_values(root: &Value, scalars: &[Option<Scalar>]) -> Value {
     let entries: Vec<Entry> = root
         .entries()
@@ -82,7 +80,7 @@ fn fill<'s>(value: &mut Value, scalars: &mut impl Iterator<Item = &'s Option<Sca
     }
 }
 
-/// Tells whether two trees say the same, however numbers and booleans are spelled.
+/// Tells whether two trees have the same values, whatever the notation of numbers and booleans.
 pub(crate) fn same_meaning(one: &Value, other: &Value) -> bool {
     match (&one.data, &other.data) {
         (Data::Scalar(one), Data::Scalar(other)) => same_scalar(one, other),
@@ -108,7 +106,7 @@ fn same_scalar(one: &Scalar, other: &Scalar) -> bool {
     }
 }
 
-/// Writes text as header and lines of a `|` block, when it reads well and reads back the same.
+/// Formats text as a `|` block (header and lines), if it is readable and parses to the same text.
 pub(crate) fn as_block(scalar: &Scalar, indent: usize) -> Option<(&'static str, String)> {
     let text = scalar.text.as_str();
     let odd = |c: char| {

@@ -1,24 +1,22 @@
-//! Where age keys are looked for, in the order SOPS has.
-//!
-//! In: a way to ask for environment variables. Out: [`KeySource`]s.
-//! Never: reading the environment, files or commands; whoever asks does that.
+//! Where age keys are searched, in the order of SOPS. Reading the environment and files is up to
+//! the caller.
 
 use std::path::PathBuf;
 
-/// A place that may hold age keys.
+/// A possible source of age keys.
 #[derive(Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// The keys stand in the environment variable of this name.
+    /// An environment variable that contains keys.
     Variable(&'static str),
-    /// The keys stand in a file that the environment names; it must exist.
+    /// A file named by the environment; it must exist.
     NamedFile(PathBuf),
-    /// The keys are what a command prints.
+    /// A command that prints keys.
     Command(String),
-    /// The keys stand in the default file, which may be missing.
+    /// The default file, which may be missing.
     DefaultFile(PathBuf),
 }
 
-/// A command line may hold a secret, so `Debug` leaves it out.
+/// A command line may contain a secret, so `Debug` omits it.
 impl std::fmt::Debug for KeySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -30,9 +28,9 @@ impl std::fmt::Debug for KeySource {
     }
 }
 
-/// Lists the places to look at, first to last. SOPS uses the keys of all of them.
+/// Returns the sources of keys in order. SOPS uses the keys of all of them.
 ///
-/// `lookup` answers for environment variables; one that is set to nothing counts as not set.
+/// `lookup` returns environment variables; an empty one counts as not set.
 pub fn key_sources(lookup: &dyn Fn(&str) -> Option<String>) -> Vec<KeySource> {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let config = set("XDG_CONFIG_HOME")
@@ -53,7 +51,7 @@ pub fn key_sources(lookup: &dyn Fn(&str) -> Option<String>) -> Vec<KeySource> {
 mod tests {
     use super::*;
 
-    fn places(variables: &[(&str, &str)]) -> Vec<KeySource> {
+    fn sources(variables: &[(&str, &str)]) -> Vec<KeySource> {
         key_sources(&|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
@@ -61,8 +59,8 @@ mod tests {
     }
 
     #[test]
-    fn all_places_are_listed_in_the_order_of_sops() {
-        let all = places(&[
+    fn sources_are_in_the_order_of_sops() {
+        let all = sources(&[
             ("HOME", "/home/me"),
             ("SOPS_AGE_KEY_CMD", "pass show age"),
             ("SOPS_AGE_KEY_FILE", "/keys"),
@@ -82,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_directory_can_be_elsewhere() {
-        let elsewhere = places(&[("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/etc/xdg")]);
+    fn the_configuration_directory_can_be_set() {
+        let elsewhere = sources(&[("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/etc/xdg")]);
         let file = "/etc/xdg/sops/age/keys.txt".into();
         assert_eq!(elsewhere, [KeySource::DefaultFile(file)]);
-        assert!(places(&[("SOPS_AGE_KEY", "")]).is_empty());
+        assert!(sources(&[("SOPS_AGE_KEY", "")]).is_empty());
     }
 }

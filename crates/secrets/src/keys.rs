@@ -1,7 +1,5 @@
-//! age keys: private ones that open, public ones a file is sealed for.
-//!
-//! In: the text of a keys file, public keys. Out: [`Identities`], [`Recipient`], wrapped keys.
-//! Never: reading files; a private key in `Debug`, `Display` or an error.
+//! age keys: identities (private keys) and recipients (public keys). Private keys never appear in
+//! `Debug`, `Display` or errors.
 
 use std::io::Read;
 
@@ -19,33 +17,33 @@ pub enum KeyError {
         /// The line, from one.
         line: usize,
     },
-    /// The file holds no key at all.
-    #[error("the keys file holds no age private key")]
+    /// The file contains no key.
+    #[error("the keys file contains no age private key")]
     NoIdentity,
-    /// The keys file is itself protected by a passphrase.
-    #[error("the keys file is protected by a passphrase, which is not supported here")]
+    /// The keys file is encrypted with a passphrase.
+    #[error("the keys file is encrypted with a passphrase, which is not supported")]
     ProtectedIdentities,
-    /// The public key belongs to a kind of key that is not supported.
+    /// The kind of public key is not supported.
     #[error("`{recipient}` is {kind}, which is not supported; use an age X25519 key (age1...)")]
     UnsupportedRecipient {
-        /// The public key as given.
+        /// The public key.
         recipient: String,
-        /// What kind it is, with its article.
+        /// The kind, with its article.
         kind: &'static str,
     },
     /// The text is not a public key.
     #[error("`{recipient}` is not an age public key")]
     BadRecipient {
-        /// The text as given.
+        /// The text.
         recipient: String,
     },
-    /// Something that may be a private key stands where a public one belongs.
-    #[error("a private key stands where a public key (age1...) belongs")]
+    /// A private key was given instead of a public one.
+    #[error("expected a public key (age1...), found a private key")]
     PrivateAsRecipient,
-    /// age refused to encrypt.
+    /// age failed to encrypt.
     #[error("wrap the data key for `{recipient}`")]
     Wrap {
-        /// For whom.
+        /// The recipient.
         recipient: String,
     },
 }
@@ -55,7 +53,7 @@ pub enum KeyError {
 pub struct Recipient(x25519::Recipient);
 
 impl Recipient {
-    /// Reads a public key such as `age1...`.
+    /// Parses a public key such as `age1...`.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let text = text.trim();
         if text.to_ascii_uppercase().starts_with("AGE-") || text.starts_with("-----BEGIN") {
@@ -99,21 +97,21 @@ impl PartialEq for Recipient {
 
 impl Eq for Recipient {}
 
-/// Names the kind of a public key that is known and not supported.
+/// Returns the kind of a public key that is known and not supported.
 pub(crate) fn unsupported(recipient: &str) -> Option<&'static str> {
     if recipient.starts_with("ssh-") {
         Some("an SSH key")
     } else if recipient.starts_with("age1pq1") || recipient.starts_with("age1tagpq1") {
         Some("a post-quantum key")
     } else if recipient.starts_with("age1") && recipient.matches('1').count() > 1 {
-        // Bech32 text after the last `1` has no further `1`; more of them name a plugin.
+        // Bech32 has a single `1`; a second one is part of the name of a plugin.
         Some("a plugin key")
     } else {
         None
     }
 }
 
-/// Private keys, as many as there are. `Debug` shows public halves only.
+/// Private keys. `Debug` shows only the public keys.
 #[derive(Clone, Default)]
 pub struct Identities {
     keys: Vec<x25519::Identity>,
@@ -121,10 +119,9 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// Reads a keys file: one key per line, empty lines and `#` comments between them.
+    /// Parses a keys file: one key per line, with empty lines and `#` comments.
     ///
-    /// Keys of kinds that are not supported are counted and not used, because one keys file
-    /// serves several tools.
+    /// Unsupported kinds of keys are skipped, because several tools share a keys file.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut identities = Self::default();
         for (nth, line) in text.lines().enumerate() {
@@ -163,12 +160,12 @@ impl Identities {
         self.keys.is_empty()
     }
 
-    /// Returns how many usable keys there are.
+    /// Returns the number of usable keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Returns the public halves.
+    /// Returns the public keys.
     pub fn recipients(&self) -> Vec<Recipient> {
         self.keys
             .iter()
@@ -176,17 +173,12 @@ impl Identities {
             .collect()
     }
 
-    /// Returns the kinds of keys that were found and cannot be used.
-    pub fn unsupported(&self) -> &[&'static str] {
-        &self.unsupported
-    }
-
-    /// Unwraps an armored age file with whichever key fits.
+    /// Decrypts an armored age file with the matching key, if any.
     pub(crate) fn unwrap(&self, armored: &str) -> Option<Zeroizing<Vec<u8>>> {
         let reader = ArmoredReader::new(armored.as_bytes());
         let keys = self.keys.iter().map(|key| key as &dyn age::Identity);
         let mut plain = age::Decryptor::new(reader).ok()?.decrypt(keys).ok()?;
-        // A data key has 32 bytes, a share of one has 33; whoever wraps more is up to no good.
+        // A data key has 32 bytes, a share of one 33; more is never read.
         let mut secret = Zeroizing::new(Vec::with_capacity(64));
         plain.by_ref().take(64).read_to_end(&mut secret).ok()?;
         Some(secret)
@@ -203,11 +195,11 @@ impl std::fmt::Debug for Identities {
 pub struct KeyPair {
     /// The keys file, in the form `age-keygen` writes.
     pub file: crate::PlainText,
-    /// The public half.
+    /// The public key.
     pub recipient: Recipient,
 }
 
-/// Makes a key pair. `created` is the time to note in the file (RFC 3339).
+/// Generates a key pair. `created` is the time for the comment in the file (RFC 3339).
 pub fn keygen(created: &str) -> KeyPair {
     let identity = x25519::Identity::generate();
     let recipient = Recipient(identity.to_public());
@@ -227,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_made_key_reads_back_and_opens_what_was_wrapped_for_it() {
+    fn a_generated_key_parses_and_decrypts() {
         let pair = keygen("2026-01-02T03:04:05Z");
         assert!(
             pair.file
@@ -243,25 +235,25 @@ mod tests {
         assert!(wrapped.starts_with("-----BEGIN AGE ENCRYPTED FILE-----\n"));
         let opened = identities.unwrap(&wrapped).unwrap();
         assert_eq!(opened.as_slice(), b"data key");
-        let stranger = Identities::parse(keygen("x").file.expose()).unwrap();
-        assert!(stranger.unwrap(&wrapped).is_none());
+        let other = Identities::parse(keygen("x").file.expose()).unwrap();
+        assert!(other.unwrap(&wrapped).is_none());
     }
 
     #[test]
-    fn several_keys_and_comments_in_one_file_are_read() {
+    fn a_file_may_have_several_keys_and_comments() {
         let (one, two) = (keygen("a"), keygen("b"));
         let text = format!("{}\n# note\n{}", one.file.expose(), two.file.expose());
         assert_eq!(Identities::parse(&text).unwrap().len(), 2);
     }
 
     #[test]
-    fn no_private_key_is_shown() {
+    fn private_keys_are_never_shown() {
         let pair = keygen("now");
         let identities = Identities::parse(pair.file.expose()).unwrap();
         let shown = format!("{identities:?} {:?}", pair.file);
         assert!(!shown.contains("SECRET"), "{shown}");
         let secret = pair.file.expose().lines().last().unwrap();
-        // `B` is not a letter of the alphabet keys are written in.
+        // `B` is not in the Bech32 alphabet.
         let broken = format!("{}B", &secret[..secret.len() - 1]);
         let error = Identities::parse(&broken).unwrap_err();
         assert_eq!(error, KeyError::BadIdentity { line: 1 });
@@ -270,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_other_kinds_are_named() {
+    fn unsupported_kinds_of_keys_are_reported() {
         let kind = |text: &str| match Recipient::parse(text) {
             Err(KeyError::UnsupportedRecipient { kind, .. }) => kind,
             _ => "other",
@@ -281,6 +273,6 @@ mod tests {
         assert_eq!(kind("age1nonsense"), "other");
         let keys = Identities::parse("AGE-PLUGIN-YUBIKEY-1QQQ").unwrap();
         assert!(keys.is_empty());
-        assert_eq!(keys.unsupported(), ["a plugin key"]);
+        assert_eq!(keys.unsupported, ["a plugin key"]);
     }
 }

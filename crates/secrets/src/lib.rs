@@ -1,7 +1,6 @@
-//! UNSEALS: SOPS files (YAML, age keys) become plain documents, and plain documents sealed ones.
+//! Decrypts and encrypts SOPS files (YAML, age keys); see [`open`], [`seal`] and [`keygen`].
 //!
-//! In: texts, keys, rules, the time. Out: texts; see [`open`], [`seal`], [`keygen`].
-//! Never: files, environment, clock; a secret in an error, in `Debug` or in `Display`.
+//! No access to files, environment or clock. Secrets never appear in errors, `Debug` or `Display`.
 #![doc = "
 ```
 use homestak_secrets::{Identities, Rules, Sealing, keygen, open, seal};
@@ -48,5 +47,5 @@ pub use layout::LayoutError;
 pub use metadata::{MetadataError, is_sealed};
 pub use open::{OpenError, open};
 pub use plain_text::PlainText;
-pub use rules::{DEFAULT_SUFFIX, Pattern, PatternError, Rules, Selection};
+pub use rules::{Pattern, PatternError, Rules, Selection};
 pub use seal::{Previous, SealError, Sealing, seal};

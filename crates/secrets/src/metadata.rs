@@ -1,7 +1,4 @@
-//! The `sops` block of a sealed file.
-//!
-//! In: its tree, or what goes into it. Out: [`Metadata`], or its text.
-//! Never: decrypting; keys stay wrapped here.
+//! The `sops` block of a sealed file. Keys stay wrapped here.
 
 use homestak_core::doc::emit::emit_scalar;
 use homestak_core::doc::{Scalar, Value};
@@ -9,10 +6,10 @@ use homestak_core::doc::{Scalar, Value};
 use crate::rules::{Rules, Selection};
 use crate::timestamp;
 
-/// The version written into files: the oldest whose format has all we write.
+/// The version written to files: the oldest with all features used here.
 const FORMAT_VERSION: &str = "3.9.0";
-/// Kinds of keys SOPS knows and we do not, by the name of their list.
-const FOREIGN: [&str; 6] = ["kms", "gcp_kms", "azure_kv", "hc_vault", "pgp", "hckms"];
+/// Kinds of keys that are not supported, by the name of their list.
+const UNSUPPORTED: [&str; 6] = ["kms", "gcp_kms", "azure_kv", "hc_vault", "pgp", "hckms"];
 
 /// The data key, wrapped for one recipient.
 #[derive(Clone, Debug)]
@@ -23,93 +20,93 @@ pub(crate) struct WrappedKey {
     pub(crate) enc: String,
 }
 
-/// What the `sops` block says.
+/// The content of a `sops` block.
 pub(crate) struct Metadata {
     /// Keys by group; more than one group means shares of the key.
     pub(crate) groups: Vec<Vec<WrappedKey>>,
-    /// How many groups are needed.
+    /// How many groups are required.
     pub(crate) threshold: usize,
-    /// Kinds of keys present that we cannot use.
-    pub(crate) foreign: Vec<&'static str>,
-    /// Time of the last change, to the second: what the MAC is bound to.
+    /// Unsupported kinds of keys that are present.
+    pub(crate) unsupported: Vec<&'static str>,
+    /// Time of the last change in seconds, which the MAC is bound to.
     pub(crate) last_modified: String,
     /// The encrypted MAC.
     pub(crate) mac: String,
-    /// What is encrypted.
+    /// Which values are encrypted.
     pub(crate) rules: Rules,
 }
 
-/// What is wrong with a `sops` block.
+/// An error in a `sops` block.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`sops.{field}` {problem}")]
 pub struct MetadataError {
     /// The field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: &'static str,
 }
 
 impl Metadata {
-    /// Reads the value of the `sops` key.
+    /// Parses the value of the `sops` key.
     pub(crate) fn parse(block: &Value) -> Result<Self, MetadataError> {
-        let fault = |field, problem| MetadataError { field, problem };
+        let error = |field, problem| MetadataError { field, problem };
         let text = |field: &'static str| {
             block
                 .field(field)
                 .and_then(Value::as_text)
                 .filter(|text| !text.is_empty())
-                .ok_or(fault(field, "is missing"))
+                .ok_or(error(field, "is missing"))
         };
         let last_modified = timestamp::to_the_second(text("lastmodified")?)
-            .ok_or(fault("lastmodified", "is not a time"))?;
-        let mut foreign = foreign_kinds(block);
+            .ok_or(error("lastmodified", "is not a time"))?;
+        let mut unsupported = unsupported_kinds(block);
         let top = wrapped_keys(block)?;
         let mut groups = Vec::new();
         let listed = block.field("key_groups").and_then(Value::items);
-        if !top.is_empty() || !foreign.is_empty() || listed.is_none() {
+        if !top.is_empty() || !unsupported.is_empty() || listed.is_none() {
             groups.push(top);
         } else {
             for group in listed.unwrap_or_default() {
                 groups.push(wrapped_keys(group)?);
-                foreign.extend(foreign_kinds(group));
+                unsupported.extend(unsupported_kinds(group));
             }
         }
-        foreign.dedup();
+        unsupported.dedup();
         let threshold = match block.field("shamir_threshold").and_then(Value::as_text) {
             Some(text) => text
                 .parse()
-                .map_err(|_| fault("shamir_threshold", "is not a number"))?,
+                .map_err(|_| error("shamir_threshold", "is not a number"))?,
             None => 0,
         };
         Ok(Self {
-            // SOPS writes no threshold only when every group is needed.
+            // SOPS omits the threshold if every group is required.
             threshold: if threshold == 0 {
                 groups.len()
             } else {
                 threshold
             },
             groups,
-            foreign,
+            unsupported,
             last_modified,
             mac: text("mac")?.to_owned(),
             rules: rules(block)?,
         })
     }
 
-    /// Returns all keys, whatever their group.
+    /// Returns the keys of all groups.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &WrappedKey> {
         self.groups.iter().flatten()
     }
 }
 
-fn foreign_kinds(block: &Value) -> Vec<&'static str> {
+fn unsupported_kinds(block: &Value) -> Vec<&'static str> {
     let present = |kind: &&str| {
         block
             .field(kind)
             .and_then(Value::items)
             .is_some_and(|items| !items.is_empty())
     };
-    FOREIGN.into_iter().filter(present).collect()
+    UNSUPPORTED.into_iter().filter(present).collect()
 }
 
 fn wrapped_keys(block: &Value) -> Result<Vec<WrappedKey>, MetadataError> {
@@ -133,7 +130,7 @@ fn wrapped_keys(block: &Value) -> Result<Vec<WrappedKey>, MetadataError> {
         .collect()
 }
 
-/// Reads how values were chosen.
+/// Parses the rules.
 fn rules(block: &Value) -> Result<Rules, MetadataError> {
     const FIELD: &str = "encrypted_regex";
     let mut selections = Vec::new();
@@ -142,14 +139,14 @@ fn rules(block: &Value) -> Result<Rules, MetadataError> {
         let selection =
             Selection::from_field(&entry.key.text, text).map_err(|_| MetadataError {
                 field: FIELD,
-                problem: "or one of its kind is not a regular expression that can be used here",
+                problem: "or one of its kind is not a supported regular expression",
             })?;
         selections.extend(selection.filter(|_| !text.is_empty()));
     }
     if selections.len() > 1 {
         return Err(MetadataError {
             field: FIELD,
-            problem: "stands beside another of its kind; only one is allowed",
+            problem: "conflicts with another rule of its kind; only one is allowed",
         });
     }
     let flag = block.field("mac_only_encrypted").and_then(Value::as_text);
@@ -161,7 +158,7 @@ fn rules(block: &Value) -> Result<Rules, MetadataError> {
     })
 }
 
-/// Writes a `sops` block, laid out as SOPS does.
+/// Renders a `sops` block in the layout of SOPS.
 pub(crate) fn render(keys: &[WrappedKey], last_modified: &str, mac: &str, rules: &Rules) -> String {
     let mut out = String::from("sops:\n    age:\n");
     for key in keys {
@@ -185,7 +182,7 @@ pub(crate) fn render(keys: &[WrappedKey], last_modified: &str, mac: &str, rules:
     out
 }
 
-/// Tells whether a document is sealed: it has a `sops` mapping with MAC and time.
+/// Tells whether a document is sealed: it has a `sops` block with MAC and time.
 pub fn is_sealed(root: &Value) -> bool {
     root.field("sops")
         .is_some_and(|block| block.field("mac").is_some() && block.field("lastmodified").is_some())

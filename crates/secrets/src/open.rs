@@ -1,16 +1,13 @@
-//! Sealed text to plain text.
-//!
-//! In: a sealed document and private keys. Out: the plain document, comments and layout kept.
-//! Never: a document whose MAC does not fit; there is no way to ask for one.
+//! Decrypts a sealed document. A document whose MAC does not match is always refused.
 
 use homestak_core::doc::emit::{emit, emit_scalar};
 use homestak_core::doc::{Scalar, Value};
 use zeroize::Zeroizing;
 
-use crate::cipher::{self, CipherError, DataKey, KEY_LEN, Kind};
+use crate::cipher::{self, CipherError, DataKey, KEY_LEN, ValueType};
 use crate::document::{self, DocumentError};
 use crate::keys::{self, Identities};
-use crate::layout::{self, Comment, Layout, LayoutError, Leaf, Visit, place_name};
+use crate::layout::{self, Comment, Layout, LayoutError, Leaf, WalkItem, aad};
 use crate::mac::Mac;
 use crate::metadata::{Metadata, MetadataError};
 use crate::plain_text::PlainText;
@@ -20,62 +17,62 @@ use crate::{scalar, shamir};
 /// Why a sealed document could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The text is not a document.
+    /// The text is not a YAML mapping.
     #[error("read the sealed document")]
     Document(#[source] DocumentError),
     /// The document has no `sops` block.
     #[error("the document is not sealed: it has no `sops` block")]
     NotSealed,
-    /// The `sops` block is damaged.
+    /// The `sops` block is invalid.
     #[error("read the `sops` block")]
     Metadata(#[source] MetadataError),
-    /// The document uses YAML that SOPS never writes.
+    /// The document uses YAML features that SOPS never writes.
     #[error("find the values of the sealed document")]
     Layout(#[source] LayoutError),
-    /// None of the keys given belongs to a recipient.
-    #[error("{}", no_key_fits(.recipients, *.given, .foreign))]
-    NoKeyFits {
-        /// Public keys of those who can open the document.
+    /// None of the private keys belongs to a recipient.
+    #[error("{}", no_matching_key(.recipients, *.given, .unsupported))]
+    NoMatchingKey {
+        /// Recipients of the document.
         recipients: Vec<String>,
-        /// How many private keys were tried.
+        /// Number of private keys tried.
         given: usize,
-        /// Kinds of keys the document has besides age keys, by their SOPS names.
-        foreign: Vec<&'static str>,
+        /// Other kinds of keys of the document, by their SOPS names.
+        unsupported: Vec<&'static str>,
     },
-    /// Too few key groups could be opened.
-    #[error("{opened} of {needed} key groups could be opened")]
+    /// Too few key groups could be decrypted.
+    #[error("only {opened} of {needed} required key groups could be decrypted")]
     TooFewGroups {
-        /// How many groups were opened.
+        /// Number of decrypted groups.
         opened: usize,
-        /// How many are needed.
+        /// Number of required groups.
         needed: usize,
     },
-    /// What a key opened is no data key.
-    #[error("the unwrapped data key does not have {KEY_LEN} bytes")]
+    /// The data key has the wrong length.
+    #[error("the decrypted data key does not have {KEY_LEN} bytes")]
     BadDataKey,
     /// One value could not be decrypted.
     #[error("decrypt `{path}`")]
     Value {
-        /// Keys down to the value, joined with `.`.
+        /// Path of the value, joined with `.`.
         path: String,
-        /// Why.
+        /// The error.
         source: CipherError,
     },
-    /// A value SOPS could not have counted into the MAC.
-    #[error("`{path}` is a whole number that sops cannot handle")]
+    /// A number that SOPS does not support.
+    #[error("`{path}` is an integer that sops does not support")]
     TooLarge {
-        /// Keys down to the value, joined with `.`.
+        /// Path of the value, joined with `.`.
         path: String,
     },
     /// The MAC itself could not be decrypted.
     #[error("decrypt the MAC of the document")]
     Mac(#[source] CipherError),
-    /// Values, their order or their number were changed after sealing.
-    #[error("the document was changed after it was sealed: its MAC does not fit")]
+    /// Values were changed, moved, added or removed after sealing.
+    #[error("the document was modified after it was sealed: the MAC does not match")]
     MacMismatch,
 }
 
-fn no_key_fits(recipients: &[String], given: usize, foreign: &[&str]) -> String {
+fn no_matching_key(recipients: &[String], given: usize, unsupported: &[&str]) -> String {
     let names: Vec<String> = recipients
         .iter()
         .map(|recipient| match keys::unsupported(recipient) {
@@ -83,7 +80,7 @@ fn no_key_fits(recipients: &[String], given: usize, foreign: &[&str]) -> String 
             None => format!("`{recipient}`"),
         })
         .chain(
-            foreign
+            unsupported
                 .iter()
                 .map(|kind| format!("{kind} keys (not supported)")),
         )
@@ -95,16 +92,16 @@ fn no_key_fits(recipients: &[String], given: usize, foreign: &[&str]) -> String 
     };
     let keys = match given {
         0 => "no private key was given".into(),
-        1 => "the one private key given does not fit".into(),
-        given => format!("none of the {given} private keys given fits"),
+        1 => "the private key given does not match".into(),
+        given => format!("none of the {given} private keys given matches"),
     };
     format!("the document is sealed for {sealed_for}; {keys}")
 }
 
 /// Opens a sealed document.
 ///
-/// Comments and layout stay as they are wherever the result reads back correctly; where it
-/// would not, the document is laid out anew.
+/// Comments and layout are kept if the result parses to the expected values; otherwise the document
+/// is formatted anew.
 pub fn open(text: &str, identities: &Identities) -> Result<PlainText, OpenError> {
     let tree = document::parse(text).map_err(OpenError::Document)?;
     let block = tree.field("sops").ok_or(OpenError::NotSealed)?;
@@ -114,31 +111,31 @@ pub fn open(text: &str, identities: &Identities) -> Result<PlainText, OpenError>
     Ok(PlainText::new(opened.render(text)))
 }
 
-/// A document whose values were decrypted and checked.
+/// A decrypted and verified document.
 pub(crate) struct Opened {
     tree: Value,
     layout: Layout,
-    /// By number of the value; `None` for one that was not encrypted.
+    /// Decrypted values by index; `None` if not encrypted.
     scalars: Vec<Option<Scalar>>,
-    /// By number of the comment; `None` for one that stays as it is.
+    /// Decrypted comments by index; `None` if unchanged.
     comments: Vec<Option<Zeroizing<String>>>,
-    /// Every ciphertext with its place and what it hides.
+    /// Every ciphertext with its plain value.
     pub(crate) ciphertexts: Vec<Ciphertext>,
 }
 
-/// A ciphertext and what it hides.
+/// A ciphertext and its plain value.
 pub(crate) struct Ciphertext {
-    /// The place it is bound to.
-    pub(crate) place: String,
-    /// What it hides, as it reads when opened.
+    /// The additional data it is bound to.
+    pub(crate) aad: String,
+    /// The decrypted value.
     pub(crate) scalar: Scalar,
     /// Whether it is a comment.
     pub(crate) subject: Subject,
-    /// The text.
+    /// The ciphertext.
     pub(crate) sealed: String,
 }
 
-/// Recovers the key all values are encrypted with.
+/// Decrypts the data key.
 pub(crate) fn data_key(metadata: &Metadata, identities: &Identities) -> Result<DataKey, OpenError> {
     let open_group = |group: &Vec<_>| {
         group
@@ -147,10 +144,10 @@ pub(crate) fn data_key(metadata: &Metadata, identities: &Identities) -> Result<D
     };
     let shares: Vec<_> = metadata.groups.iter().filter_map(open_group).collect();
     if shares.is_empty() {
-        return Err(OpenError::NoKeyFits {
+        return Err(OpenError::NoMatchingKey {
             recipients: metadata.keys().map(|key| key.recipient.clone()).collect(),
             given: identities.len(),
-            foreign: metadata.foreign.clone(),
+            unsupported: metadata.unsupported.clone(),
         });
     }
     if metadata.groups.len() == 1 {
@@ -166,7 +163,7 @@ pub(crate) fn data_key(metadata: &Metadata, identities: &Identities) -> Result<D
     DataKey::from_bytes(&key).ok_or(OpenError::BadDataKey)
 }
 
-/// Decrypts all values and checks the MAC.
+/// Decrypts all values and verifies the MAC.
 pub(crate) fn unseal(
     text: &str,
     tree: Value,
@@ -184,11 +181,11 @@ pub(crate) fn unseal(
         ciphertexts: Vec::new(),
     };
     layout.walk(text, &mut |visit, path, comments| match visit {
-        Visit::Leaf(nth, leaf) => {
+        WalkItem::Leaf(nth, leaf) => {
             let encrypted = metadata.rules.encrypts(path, comments, Subject::Value);
             unsealer.leaf(nth, leaf, encrypted)
         }
-        Visit::Comment(nth, comment) => {
+        WalkItem::Comment(nth, comment) => {
             if metadata.rules.encrypts(path, comments, Subject::Comment) {
                 unsealer.comment(nth, comment);
             }
@@ -235,21 +232,21 @@ impl Unsealer<'_> {
             self.mac.visible(&bytes.unwrap_or_default());
             return Ok(());
         }
-        // SOPS leaves empty text as it is: there is nothing to hide.
+        // SOPS does not encrypt empty strings.
         if leaf.scalar.text.is_empty() {
             return Ok(());
         }
-        let fault = |source| OpenError::Value {
+        let error = |source| OpenError::Value {
             path: leaf.path.join("."),
             source,
         };
-        let place = place_name(&leaf.path);
+        let aad = aad(&leaf.path);
         let sealed = leaf.scalar.text.as_str();
-        let (kind, bytes) = cipher::decrypt(self.key, sealed, &place).map_err(fault)?;
-        let (scalar, plain) = scalar::opened(kind, &bytes).map_err(fault)?;
+        let (kind, bytes) = cipher::decrypt(self.key, sealed, &aad).map_err(error)?;
+        let (scalar, plain) = scalar::opened(kind, &bytes).map_err(error)?;
         self.mac.encrypted(&plain.mac);
         self.ciphertexts.push(Ciphertext {
-            place,
+            aad,
             scalar: scalar.clone(),
             subject: Subject::Value,
             sealed: sealed.to_owned(),
@@ -258,17 +255,17 @@ impl Unsealer<'_> {
         Ok(())
     }
 
-    /// Decrypts a comment if it can be. Files hold comments that were never encrypted, and
-    /// the MAC does not cover comments, so one that does not open is left as it is.
+    /// Decrypts a comment, if possible. Comments may be unencrypted, and the MAC does not cover
+    /// them, so one that cannot be decrypted stays as it is.
     fn comment(&mut self, nth: usize, comment: &Comment) {
         let sealed = comment.text(self.text);
-        if !cipher::looks_sealed(sealed) {
+        if !cipher::is_ciphertext(sealed) {
             return;
         }
-        let places = std::iter::once(&comment.collection).chain(&comment.others);
-        for collection in places {
-            let place = place_name(&self.layout.collections[*collection].path);
-            let Ok((Kind::Comment, bytes)) = cipher::decrypt(self.key, sealed, &place) else {
+        let collections = std::iter::once(&comment.collection).chain(&comment.others);
+        for collection in collections {
+            let aad = aad(&self.layout.collections[*collection].path);
+            let Ok((ValueType::Comment, bytes)) = cipher::decrypt(self.key, sealed, &aad) else {
                 continue;
             };
             let Ok(text) = std::str::from_utf8(&bytes) else {
@@ -278,7 +275,7 @@ impl Unsealer<'_> {
                 return;
             }
             self.ciphertexts.push(Ciphertext {
-                place,
+                aad,
                 scalar: Scalar::text(text),
                 subject: Subject::Comment,
                 sealed: sealed.to_owned(),
@@ -290,12 +287,12 @@ impl Unsealer<'_> {
 }
 
 impl Opened {
-    /// Returns the plain tree.
+    /// Returns the decrypted tree.
     pub(crate) fn plain_tree(&self) -> Value {
         document::with_values(&self.tree, &self.scalars)
     }
 
-    /// Writes the plain document.
+    /// Renders the decrypted document.
     pub(crate) fn render(&self, text: &str) -> String {
         let tree = self.plain_tree();
         let kept = Zeroizing::new(self.edited(text));
@@ -318,12 +315,12 @@ impl Opened {
             let block = document::as_block(scalar, self.layout.indent(leaf.collection))
                 .filter(|_| !leaf.flow);
             if let Some((header, lines)) = block {
-                // A comment may stand behind the value; the lines go below it.
+                // A comment may follow the header; the lines are inserted below it.
                 let end = layout::line_end(text, leaf.range.end);
                 edits.push((leaf.range.clone(), header.to_owned()));
                 edits.push((end..end, lines));
             } else {
-                edits.push((leaf.range.clone(), spell(leaf, scalar)));
+                edits.push((leaf.range.clone(), inline(leaf, scalar)));
             }
             edits.extend(leaf.cut.clone().map(|lines| (lines, String::new())));
         }
@@ -335,12 +332,12 @@ impl Opened {
     }
 }
 
-fn spell(leaf: &Leaf, scalar: &Scalar) -> String {
-    let spelled = emit_scalar(scalar);
+fn inline(leaf: &Leaf, scalar: &Scalar) -> String {
+    let text = emit_scalar(scalar);
     // Between brackets a comma ends a value.
-    if leaf.flow && !spelled.starts_with('"') && spelled.contains(',') {
-        format!("\"{spelled}\"")
+    if leaf.flow && !text.starts_with('"') && text.contains(',') {
+        format!("\"{text}\"")
     } else {
-        spelled
+        text
     }
 }

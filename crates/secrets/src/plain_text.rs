@@ -1,21 +1,18 @@
-//! Text that holds secrets.
-//!
-//! In: decrypted text. Out: the text, only through [`PlainText::expose`].
-//! Never: `Display`, or a `Debug` that shows it; the memory is cleared when dropped.
+//! Decrypted text. Its memory is cleared when it is dropped.
 
 use zeroize::Zeroizing;
 
-/// Text that holds secrets. Review looks for calls of [`PlainText::expose`].
+/// Text with secrets, accessible only through [`PlainText::expose`].
 #[derive(Clone)]
 pub struct PlainText(Zeroizing<String>);
 
 impl PlainText {
-    /// Takes hold of the text.
+    /// Wraps the text.
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// Returns the text itself.
+    /// Returns the text.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,5 @@
-//! A document as it was sealed before: what can be kept of it.
-//!
-//! In: the sealed text and keys that open it. Out: its data key, wrapped keys, ciphertexts.
-//! Never: keeping less than all recipients; whoever loses access must not know the new key.
+//! The previous version of a sealed document, whose data key and ciphertexts are reused. If a
+//! recipient is removed nothing is reused, because that recipient knows the data key.
 
 use std::collections::HashMap;
 
@@ -16,8 +14,8 @@ use crate::open::{self, Ciphertext, OpenError};
 use crate::rules::{Rules, Subject};
 use crate::seal::{Previous, SealError, Sealing};
 
-/// What a document was before.
-pub(crate) struct Before {
+/// A decrypted previous version of a document.
+pub(crate) struct PreviousDocument {
     plain: crate::PlainText,
     rules: Rules,
     pub(crate) key: DataKey,
@@ -25,22 +23,22 @@ pub(crate) struct Before {
     pub(crate) wrapped: Vec<WrappedKey>,
 }
 
-impl Before {
-    /// Opens and checks it.
+impl PreviousDocument {
+    /// Decrypts and verifies it.
     pub(crate) fn open(previous: Previous<'_>) -> Result<Self, SealError> {
-        let fault = SealError::Previous;
+        let error = SealError::Previous;
         let tree =
-            document::parse(previous.text).map_err(|source| fault(OpenError::Document(source)))?;
-        let block = tree.field("sops").ok_or(fault(OpenError::NotSealed))?;
+            document::parse(previous.text).map_err(|source| error(OpenError::Document(source)))?;
+        let block = tree.field("sops").ok_or(error(OpenError::NotSealed))?;
         let metadata =
-            Metadata::parse(block).map_err(|source| fault(OpenError::Metadata(source)))?;
+            Metadata::parse(block).map_err(|source| error(OpenError::Metadata(source)))?;
         if metadata.groups.len() > 1 {
             return Err(SealError::WouldLoseKeys {
                 kinds: "key groups".into(),
             });
         }
-        let foreign = metadata
-            .foreign
+        let unsupported = metadata
+            .unsupported
             .iter()
             .map(|kind| format!("{kind} keys"))
             .chain(
@@ -50,13 +48,13 @@ impl Before {
                     .map(str::to_owned),
             )
             .collect::<Vec<_>>();
-        if !foreign.is_empty() {
+        if !unsupported.is_empty() {
             return Err(SealError::WouldLoseKeys {
-                kinds: foreign.join(", "),
+                kinds: unsupported.join(", "),
             });
         }
-        let key = open::data_key(&metadata, previous.identities).map_err(fault)?;
-        let opened = open::unseal(previous.text, tree, &metadata, &key).map_err(fault)?;
+        let key = open::data_key(&metadata, previous.identities).map_err(error)?;
+        let opened = open::unseal(previous.text, tree, &metadata, &key).map_err(error)?;
         Ok(Self {
             plain: crate::PlainText::new(opened.render(previous.text)),
             wrapped: metadata.keys().cloned().collect(),
@@ -66,7 +64,7 @@ impl Before {
         })
     }
 
-    /// Tells whether sealing would change nothing but the time.
+    /// Tells whether sealing would change only the time.
     pub(crate) fn unchanged(&self, plain: &str, sealing: &Sealing<'_>) -> bool {
         self.plain.expose() == plain
             && self.rules == *sealing.rules
@@ -74,7 +72,7 @@ impl Before {
             && self.keeps_all(sealing.recipients)
     }
 
-    /// Tells whether everyone who could open it still can.
+    /// Tells whether all its recipients are kept.
     pub(crate) fn keeps_all(&self, recipients: &[Recipient]) -> bool {
         self.wrapped.iter().all(|key| {
             recipients
@@ -84,57 +82,57 @@ impl Before {
     }
 }
 
-/// Ciphertexts to use again, by place and what they hide.
+/// Ciphertexts to reuse, by additional data and plain value.
 #[derive(Default)]
-pub(crate) struct Stash(HashMap<(String, Subject, Sort, String), Vec<String>>);
+pub(crate) struct CiphertextCache(HashMap<(String, Subject, ScalarType, String), Vec<String>>);
 
-/// What a scalar is, for the stash: `"1"` is not `1`.
+/// The type of a scalar: `"1"` is not `1`.
 #[derive(PartialEq, Eq, Hash)]
-enum Sort {
+enum ScalarType {
     Text,
     Number,
     Bool,
 }
 
-impl Stash {
-    /// Takes in all ciphertexts.
-    pub(crate) fn of(ciphertexts: Vec<Ciphertext>) -> Self {
-        let mut stash = Self::default();
-        // Taken from the back later, so that equal values of a list keep their order.
+impl CiphertextCache {
+    /// Creates the cache.
+    pub(crate) fn new(ciphertexts: Vec<Ciphertext>) -> Self {
+        let mut cache = Self::default();
+        // Reversed, because `take` pops from the end: equal values of a list keep their order.
         for Ciphertext {
-            place,
+            aad,
             scalar,
             subject,
             sealed,
         } in ciphertexts.into_iter().rev()
         {
-            let key = (place, subject, sort(&scalar), spelling(&scalar));
-            stash.0.entry(key).or_default().push(sealed);
+            let key = (aad, subject, scalar_type(&scalar), notation(&scalar));
+            cache.0.entry(key).or_default().push(sealed);
         }
-        stash
+        cache
     }
 
-    /// Hands out a ciphertext once.
-    pub(crate) fn take(
-        &mut self,
-        place: &str,
-        subject: Subject,
-        scalar: &Scalar,
-    ) -> Option<String> {
-        let key = (place.to_owned(), subject, sort(scalar), spelling(scalar));
+    /// Removes and returns a ciphertext.
+    pub(crate) fn take(&mut self, aad: &str, subject: Subject, scalar: &Scalar) -> Option<String> {
+        let key = (
+            aad.to_owned(),
+            subject,
+            scalar_type(scalar),
+            notation(scalar),
+        );
         self.0.get_mut(&key)?.pop()
     }
 }
 
-fn sort(scalar: &Scalar) -> Sort {
+fn scalar_type(scalar: &Scalar) -> ScalarType {
     match scalar.meaning() {
-        Meaning::Bool(_) => Sort::Bool,
-        Meaning::Int(_) | Meaning::Float(_) => Sort::Number,
-        Meaning::Null | Meaning::Ambiguous | Meaning::Text => Sort::Text,
+        Meaning::Bool(_) => ScalarType::Bool,
+        Meaning::Int(_) | Meaning::Float(_) => ScalarType::Number,
+        Meaning::Null | Meaning::Ambiguous | Meaning::Text => ScalarType::Text,
     }
 }
 
-fn spelling(scalar: &Scalar) -> String {
+fn notation(scalar: &Scalar) -> String {
     match scalar.meaning() {
         Meaning::Bool(value) => value.to_string(),
         _ => scalar.text.clone(),

@@ -1,23 +1,20 @@
-//! Which values of a file are encrypted.
-//!
-//! In: the path of a value and the comments above it. Out: yes or no.
-//! Never: looking at the value itself.
+//! Which values of a file are encrypted, by path and by the comments above.
 
 use regex_lite::Regex;
 
-/// The suffix of keys whose values stay readable unless a file says otherwise.
-pub const DEFAULT_SUFFIX: &str = "_unencrypted";
+/// Default suffix of keys whose values are not encrypted.
+const DEFAULT_SUFFIX: &str = "_unencrypted";
 
-/// What is encrypted, and what the MAC covers.
+/// Which values are encrypted, and what the MAC covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// What is encrypted.
+    /// Which values are encrypted.
     pub selection: Selection,
-    /// Whether the MAC covers encrypted values only, so that others can be edited by hand.
+    /// Whether the MAC covers only encrypted values, so that others can be edited.
     pub mac_only_encrypted: bool,
 }
 
-/// How values are chosen. SOPS allows one way per file.
+/// How values are selected. SOPS allows one selection per file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// All but values below a key with this suffix.
@@ -34,10 +31,10 @@ pub enum Selection {
     OnlyCommented(Pattern),
 }
 
-/// A regular expression that remembers its text.
+/// A regular expression.
 ///
-/// `regex-lite` is used because it shares the syntax of Go's (both descend from RE2) without
-/// the tables of the full crate; it lacks Unicode classes, which keys do not need.
+/// `regex-lite` has the syntax of Go's regular expressions without the tables of `regex`; it lacks
+/// Unicode classes, which keys do not need.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -56,7 +53,7 @@ impl Pattern {
         })
     }
 
-    /// Returns the expression as written.
+    /// Returns the expression.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -74,11 +71,11 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// A regular expression that cannot be used.
+/// An unsupported regular expression.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{pattern}` is not a regular expression that can be used here")]
+#[error("`{pattern}` is not a supported regular expression")]
 pub struct PatternError {
-    /// The expression as written.
+    /// The expression.
     pub pattern: String,
 }
 
@@ -92,7 +89,7 @@ impl Default for Rules {
 }
 
 impl Selection {
-    /// Makes the selection that `key` names in a `sops` block or in `.sops.yaml`.
+    /// Returns the selection of a key in a `sops` block or in `.sops.yaml`.
     pub(crate) fn from_field(key: &str, text: &str) -> Result<Option<Self>, PatternError> {
         Ok(Some(match key {
             "unencrypted_suffix" => Self::ExceptSuffix(text.into()),
@@ -105,7 +102,7 @@ impl Selection {
         }))
     }
 
-    /// Returns key and text as they stand in a `sops` block.
+    /// Returns key and value for a `sops` block.
     pub(crate) fn field(&self) -> (&'static str, &str) {
         match self {
             Self::ExceptSuffix(text) => ("unencrypted_suffix", text),
@@ -118,7 +115,7 @@ impl Selection {
     }
 }
 
-/// What is asked about: a value, or a comment (which is itself the last of the comments).
+/// What may be encrypted: a value, or a comment (which is then the last of the comments).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
     Value,
@@ -126,8 +123,8 @@ pub(crate) enum Subject {
 }
 
 impl Rules {
-    /// Tells whether what stands at `path` is encrypted. `comments` are those in force, one
-    /// list for each collection around it, outermost first.
+    /// Tells whether the value at `path` is encrypted. `comments` has one list of applicable
+    /// comments for each enclosing collection, outermost first.
     pub(crate) fn encrypts(
         &self,
         path: &[String],
@@ -145,7 +142,7 @@ impl Rules {
                 .flatten()
                 .any(|comment| pattern.matches(comment)),
             Selection::OnlyCommented(pattern) => {
-                // The comment that asks for encryption stays readable itself.
+                // The comment that selects values for encryption is not encrypted itself.
                 let all = comments.iter().map(Vec::len).sum::<usize>();
                 let count = all - usize::from(subject == Subject::Comment).min(all);
                 comments
@@ -173,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_choosing_looks_at_every_key_of_the_path() {
+    fn selections_match_any_key_of_the_path() {
         let suffix = "unencrypted_suffix";
         assert!(check(suffix, "_u", &["a", "b"], &[]));
         assert!(!check(suffix, "_u", &["a_u", "b"], &[]));
@@ -186,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_above_a_value_can_choose() {
+    fn comments_above_a_value_can_select_it() {
         assert!(check(
             "encrypted_comment_regex",
             "sops:enc",
@@ -209,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comment_that_asks_for_encryption_stays_readable() {
+    fn the_selecting_comment_is_not_encrypted() {
         let rules = Rules {
             selection: Selection::OnlyCommented(Pattern::new("enc").unwrap()),
             mac_only_encrypted: false,
@@ -220,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_expression_is_an_error() {
+    fn an_invalid_expression_is_an_error() {
         let error = Pattern::new("(").unwrap_err();
         assert_eq!(error.pattern, "(");
     }

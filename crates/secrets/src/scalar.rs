@@ -1,32 +1,30 @@
-//! One value between its three forms: YAML scalar, encrypted bytes, bytes under the MAC.
-//!
-//! In: a scalar, or decrypted bytes with their type. Out: the other two forms.
-//! Never: the wording of Go's YAML reader leaking elsewhere; its quirks end in this file.
+//! Converts values between YAML scalars, bytes to encrypt, and bytes covered by the MAC. The
+//! particulars of the YAML parser of Go are confined to this file.
 
 use homestak_core::doc::tree::Meaning;
 use homestak_core::doc::{Scalar, Style};
 use zeroize::Zeroizing;
 
-use crate::cipher::{CipherError, Kind};
+use crate::cipher::{CipherError, ValueType};
 use crate::timestamp;
 
-/// A plain value, ready to be encrypted and counted into the MAC.
-pub(crate) struct Plain {
-    /// What it is.
-    pub(crate) kind: Kind,
+/// A plain value, ready for encryption and the MAC.
+pub(crate) struct PlainValue {
+    /// Its type.
+    pub(crate) kind: ValueType,
     /// The bytes to encrypt.
     pub(crate) bytes: Zeroizing<Vec<u8>>,
     /// The bytes the MAC covers.
     pub(crate) mac: Zeroizing<Vec<u8>>,
 }
 
-/// Turns a scalar into what is encrypted; `None` for null, which stays as it is.
+/// Converts a scalar to the bytes to encrypt; `None` for null, which is not encrypted.
 ///
-/// Numbers keep their spelling (`1.10`, `007`), which SOPS would lose: it reads them back by
-/// value, so both agree on the MAC. A plain timestamp is text here, as it is for our reader.
-pub(crate) fn plain(scalar: &Scalar) -> Option<Plain> {
+/// Numbers keep their notation (`1.10`, `007`), unlike in SOPS; the MAC uses the value, so both
+/// agree. A plain timestamp is a string, as in our parser.
+pub(crate) fn plain(scalar: &Scalar) -> Option<PlainValue> {
     let text = || Zeroizing::new(scalar.text.clone().into_bytes());
-    let form = |kind, bytes, mac: String| Plain {
+    let form = |kind, bytes, mac: String| PlainValue {
         kind,
         bytes,
         mac: Zeroizing::new(mac.into_bytes()),
@@ -35,36 +33,40 @@ pub(crate) fn plain(scalar: &Scalar) -> Option<Plain> {
         Meaning::Null => return None,
         Meaning::Bool(value) => {
             let word = truth(value).to_owned();
-            form(Kind::Bool, Zeroizing::new(word.clone().into_bytes()), word)
+            form(
+                ValueType::Bool,
+                Zeroizing::new(word.clone().into_bytes()),
+                word,
+            )
         }
         Meaning::Int(value) => {
             let decimal = value.to_string();
-            let spelled = if scalar.text.contains(['x', 'o']) {
+            let bytes = if scalar.text.contains(['x', 'o']) {
                 Zeroizing::new(decimal.clone().into_bytes())
             } else {
                 text()
             };
-            form(Kind::Int, spelled, decimal)
+            form(ValueType::Int, bytes, decimal)
         }
-        Meaning::Float(value) => form(Kind::Float, text(), float(value)),
-        Meaning::Ambiguous | Meaning::Text => form(Kind::Str, text(), scalar.text.clone()),
+        Meaning::Float(value) => form(ValueType::Float, text(), float(value)),
+        Meaning::Ambiguous | Meaning::Text => form(ValueType::Str, text(), scalar.text.clone()),
     })
 }
 
-/// Turns decrypted bytes into the scalar that reads back as the same thing.
-pub(crate) fn opened(kind: Kind, bytes: &[u8]) -> Result<(Scalar, Plain), CipherError> {
+/// Converts decrypted bytes to a scalar of the same type and value.
+pub(crate) fn opened(kind: ValueType, bytes: &[u8]) -> Result<(Scalar, PlainValue), CipherError> {
     let wrong = |kind| CipherError::WrongContent { kind };
     let text = std::str::from_utf8(bytes).map_err(|_| wrong("text"))?;
     let (scalar, mac) = match kind {
-        Kind::Str | Kind::Bytes => (Scalar::text(text), text.to_owned()),
-        // A comment of a mapping is bound to the same place as a value of the mapping's own
-        // key would be; one must not pass for the other.
-        Kind::Comment => return Err(wrong("value")),
-        Kind::Time => {
+        ValueType::Str | ValueType::Bytes => (Scalar::text(text), text.to_owned()),
+        // A comment in a mapping has the same additional data as a value of the key of that mapping;
+        // a comment must not be accepted as a value.
+        ValueType::Comment => return Err(wrong("value")),
+        ValueType::Time => {
             timestamp::normal_form(text).ok_or_else(|| wrong("time"))?;
             (Scalar::plain(text), text.to_owned())
         }
-        Kind::Bool => {
+        ValueType::Bool => {
             let value = match text {
                 "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
                 "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
@@ -72,16 +74,16 @@ pub(crate) fn opened(kind: Kind, bytes: &[u8]) -> Result<(Scalar, Plain), Cipher
             };
             (Scalar::plain(value.to_string()), truth(value).to_owned())
         }
-        Kind::Int => {
+        ValueType::Int => {
             let value: i64 = text.parse().map_err(|_| wrong("integer"))?;
             (Scalar::plain(text), value.to_string())
         }
-        Kind::Float => {
+        ValueType::Float => {
             let value: f64 = text.parse().map_err(|_| wrong("number"))?;
             (Scalar::plain(float_text(text, value)), float(value))
         }
     };
-    let plain = Plain {
+    let plain = PlainValue {
         kind,
         bytes: Zeroizing::new(bytes.to_vec()),
         mac: Zeroizing::new(mac.into_bytes()),
@@ -89,8 +91,8 @@ pub(crate) fn opened(kind: Kind, bytes: &[u8]) -> Result<(Scalar, Plain), Cipher
     Ok((scalar, plain))
 }
 
-/// Returns what the MAC covers for a value that is not encrypted, as the YAML reader of SOPS
-/// sees it; `None` for null. `Err` names a value SOPS itself cannot handle.
+/// Returns the bytes that the MAC covers for a plain value, as the YAML parser of SOPS reads it;
+/// `None` for null. `Err` for a value that SOPS does not support.
 pub(crate) fn mac_of_visible(scalar: &Scalar) -> Result<Option<Vec<u8>>, TooLarge> {
     let text = scalar.text.as_str();
     let word = |word: &str| Ok(Some(word.as_bytes().to_vec()));
@@ -129,7 +131,7 @@ pub(crate) fn mac_of_visible(scalar: &Scalar) -> Result<Option<Vec<u8>>, TooLarg
     }
 }
 
-/// Tells whether a plain key is text for the YAML reader of SOPS, which takes no others.
+/// Tells whether a plain key is a string for the YAML parser of SOPS, which accepts no other keys.
 pub(crate) fn is_text(key: &str) -> bool {
     let seen = mac_of_visible(&Scalar::plain(key));
     let word = matches!(
@@ -139,11 +141,11 @@ pub(crate) fn is_text(key: &str) -> bool {
     word && timestamp::normal_form(key).is_none() && seen == Ok(Some(key.as_bytes().to_vec()))
 }
 
-/// A whole number between 2^63 and 2^64, which SOPS refuses.
+/// An integer between 2^63 and 2^64, which SOPS refuses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge;
 
-/// Reads an integer as Go's `ParseInt` with base 0: `017` is octal.
+/// Parses an integer like Go's `ParseInt` with base 0: `017` is octal.
 fn integer(text: &str) -> Option<Result<i64, TooLarge>> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let lower = digits.to_ascii_lowercase();
@@ -180,7 +182,7 @@ fn truth(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 
-/// Prints a number as Go's `FormatFloat(v, 'f', -1, 64)`: shortest digits, no exponent.
+/// Formats a number like Go's `FormatFloat(v, 'f', -1, 64)`: shortest digits, no exponent.
 fn float(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "+Inf" } else { "-Inf" }.into();
@@ -188,7 +190,7 @@ fn float(value: f64) -> String {
     value.to_string()
 }
 
-/// Spells a decrypted number so that it reads back as one with a fraction.
+/// Formats a decrypted number so that it parses as a float.
 fn float_text(text: &str, value: f64) -> String {
     match Scalar::plain(text).meaning() {
         Meaning::Float(_) => text.to_owned(),
@@ -203,47 +205,53 @@ fn float_text(text: &str, value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn sealed(scalar: &Scalar) -> (Kind, String, String) {
+    fn sealed(scalar: &Scalar) -> (ValueType, String, String) {
         let plain = plain(scalar).unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         (plain.kind, text(&plain.bytes), text(&plain.mac))
     }
 
     #[test]
-    fn values_take_the_byte_forms_of_sops() {
+    fn values_have_the_byte_format_of_sops() {
         let plain = |text: &str| sealed(&Scalar::plain(text));
-        assert_eq!(plain("true"), (Kind::Bool, "True".into(), "True".into()));
-        assert_eq!(plain("42"), (Kind::Int, "42".into(), "42".into()));
-        assert_eq!(plain("0x10"), (Kind::Int, "16".into(), "16".into()));
-        assert_eq!(plain("007"), (Kind::Int, "007".into(), "7".into()));
-        assert_eq!(plain("1.50"), (Kind::Float, "1.50".into(), "1.5".into()));
+        assert_eq!(
+            plain("true"),
+            (ValueType::Bool, "True".into(), "True".into())
+        );
+        assert_eq!(plain("42"), (ValueType::Int, "42".into(), "42".into()));
+        assert_eq!(plain("0x10"), (ValueType::Int, "16".into(), "16".into()));
+        assert_eq!(plain("007"), (ValueType::Int, "007".into(), "7".into()));
+        assert_eq!(
+            plain("1.50"),
+            (ValueType::Float, "1.50".into(), "1.5".into())
+        );
         assert_eq!(plain("1e21").2, "1000000000000000000000");
-        assert_eq!(plain("yes"), (Kind::Str, "yes".into(), "yes".into()));
+        assert_eq!(plain("yes"), (ValueType::Str, "yes".into(), "yes".into()));
         let quoted = sealed(&Scalar::text("42"));
-        assert_eq!(quoted, (Kind::Str, "42".into(), "42".into()));
+        assert_eq!(quoted, (ValueType::Str, "42".into(), "42".into()));
         assert!(super::plain(&Scalar::plain("~")).is_none());
     }
 
     #[test]
-    fn opened_values_read_back_as_the_same_type() {
+    fn decrypted_values_parse_as_the_same_type() {
         let text = |kind, bytes: &str| opened(kind, bytes.as_bytes()).unwrap().0;
-        assert!(text(Kind::Float, "3") == Scalar::plain("3.0"));
-        assert!(text(Kind::Float, "-0") == Scalar::plain("-0.0"));
-        assert!(text(Kind::Bool, "True") == Scalar::plain("true"));
-        assert!(text(Kind::Str, "3") == Scalar::text("3"));
-        assert_eq!(text(Kind::Float, "+Inf").text, ".inf");
-        let time = text(Kind::Time, "2026-01-31T12:00:00Z");
+        assert!(text(ValueType::Float, "3") == Scalar::plain("3.0"));
+        assert!(text(ValueType::Float, "-0") == Scalar::plain("-0.0"));
+        assert!(text(ValueType::Bool, "True") == Scalar::plain("true"));
+        assert!(text(ValueType::Str, "3") == Scalar::text("3"));
+        assert_eq!(text(ValueType::Float, "+Inf").text, ".inf");
+        let time = text(ValueType::Time, "2026-01-31T12:00:00Z");
         assert_eq!(
             (time.text.as_str(), time.style),
             ("2026-01-31T12:00:00Z", Style::Plain)
         );
-        assert!(opened(Kind::Int, b"3.5").is_err());
-        assert!(opened(Kind::Comment, b"x").is_err());
-        assert!(opened(Kind::Bool, b"yes").is_err());
+        assert!(opened(ValueType::Int, b"3.5").is_err());
+        assert!(opened(ValueType::Comment, b"x").is_err());
+        assert!(opened(ValueType::Bool, b"yes").is_err());
     }
 
     #[test]
-    fn visible_values_count_as_gos_yaml_reader_sees_them() {
+    fn plain_values_are_covered_as_parsed_by_go() {
         for (text, bytes) in [
             ("0644", "420"),
             ("08", "8"),

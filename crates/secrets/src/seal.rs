@@ -1,101 +1,98 @@
-//! Plain text to sealed text.
-//!
-//! In: a plain document, recipients, rules, the time, and what was sealed before. Out: the
-//! sealed document, which was opened again before it is handed out.
-//! Never: new ciphertext for what did not change, so that histories stay readable.
+//! Encrypts a document. Ciphertexts of unchanged values are reused, so that diffs stay readable,
+//! and the result is decrypted and compared before it is returned.
 
 use homestak_core::doc::emit::{emit, emit_scalar};
 use homestak_core::doc::{Scalar, Value};
 
-use crate::cipher::{self, CipherError, DataKey, Kind};
+use crate::cipher::{self, CipherError, DataKey, ValueType};
 use crate::document::{self, DocumentError};
 use crate::keys::{Identities, KeyError, Recipient};
-use crate::layout::{self, Layout, LayoutError, Leaf, Visit, place_name};
+use crate::layout::{self, Layout, LayoutError, Leaf, WalkItem, aad};
 use crate::mac::Mac;
 use crate::metadata::{self, Metadata, WrappedKey};
 use crate::open::{self, OpenError};
-use crate::previous::{Before, Stash};
+use crate::previous::{CiphertextCache, PreviousDocument};
 use crate::rules::{Rules, Subject};
 use crate::{scalar, timestamp};
 
 /// Why a document could not be sealed.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// The text is not a document.
+    /// The text is not a YAML mapping.
     #[error("read the plain document")]
     Document(#[source] DocumentError),
-    /// The document has no entry.
-    #[error("the document is empty, so there is nothing to seal")]
+    /// The document is empty.
+    #[error("the document is empty")]
     Empty,
     /// The document has a `sops` key.
-    #[error("the document has a `sops` key: it is sealed already")]
+    #[error("the document is already sealed: it has a `sops` key")]
     AlreadySealed,
-    /// Nobody could open the result.
-    #[error("there is no recipient to seal for")]
+    /// There are no recipients.
+    #[error("there are no recipients to seal for")]
     NoRecipients,
-    /// The time has another form.
+    /// The time is invalid.
     #[error("`{now}` is not a time such as 2026-01-31T12:00:00Z")]
     BadTime {
-        /// The time as given.
+        /// The time.
         now: String,
     },
-    /// The document uses YAML that cannot be sealed.
+    /// The document uses YAML features that cannot be sealed.
     #[error("find the values of the plain document")]
     Layout(#[source] LayoutError),
-    /// A key is a number, boolean or null; SOPS takes text only.
-    #[error("the key `{key}` is not text; put it in quotes")]
-    OddKey {
+    /// A key is a number, boolean or null; SOPS supports only strings.
+    #[error("the key `{key}` is not a string; put it in quotes")]
+    NonStringKey {
         /// The key.
         key: String,
     },
-    /// A readable value that SOPS cannot count into the MAC.
-    #[error("`{path}` is a whole number that sops cannot handle; put it in quotes")]
+    /// A plain number that SOPS does not support.
+    #[error("`{path}` is an integer that sops does not support; put it in quotes")]
     TooLarge {
-        /// Keys down to the value, joined with `.`.
+        /// Path of the value, joined with `.`.
         path: String,
     },
     /// A value could not be encrypted.
     #[error("encrypt `{path}`")]
     Value {
-        /// Keys down to the value, joined with `.`.
+        /// Path of the value, joined with `.`.
         path: String,
-        /// Why.
+        /// The error.
         source: CipherError,
     },
-    /// The data key could not be made or wrapped.
-    #[error("make the data key")]
+    /// The data key could not be generated.
+    #[error("generate the data key")]
     DataKey(#[source] CipherError),
     /// The data key could not be wrapped for a recipient.
     #[error("wrap the data key")]
     Wrap(#[source] KeyError),
-    /// The document sealed before could not be opened.
-    #[error("open the document as it was sealed before")]
+    /// The previous version could not be opened.
+    #[error("open the previous version of the document")]
     Previous(#[source] OpenError),
-    /// The document sealed before has keys that would be lost.
-    #[error("the document is sealed with {kinds}, which would be lost; use `sops edit` for it")]
+    /// The previous version has keys that would be lost.
+    #[error("the document is sealed with {kinds}, which would be lost; edit it with `sops edit`")]
     WouldLoseKeys {
         /// What would be lost.
         kinds: String,
     },
-    /// The sealed document does not open to what was to be sealed. This is a bug.
-    #[error("the sealed document would not read back as the plain one")]
-    Unfaithful,
+    /// The sealed document does not decrypt to the original. This is a bug.
+    #[error("the sealed document does not decrypt to the original")]
+    RoundTrip,
 }
 
-/// How a document is to be sealed.
+/// How a document is sealed.
 #[derive(Clone, Copy)]
 pub struct Sealing<'a> {
-    /// Who can open it.
+    /// The recipients.
     pub recipients: &'a [Recipient],
-    /// What is encrypted.
+    /// Which values are encrypted.
     pub rules: &'a Rules,
-    /// The time to note, such as `2026-01-31T12:00:00Z`.
+    /// The current time, such as `2026-01-31T12:00:00Z`.
     pub now: &'a str,
-    /// The document as it was sealed before; ciphertext of what did not change is kept.
+    /// The previous version; ciphertexts of unchanged values are reused.
     pub previous: Option<Previous<'a>>,
 }
 
-/// A document as it was sealed before.
+/// The previous version of a document.
 #[derive(Clone, Copy)]
 pub struct Previous<'a> {
     /// The sealed text.
@@ -106,10 +103,10 @@ pub struct Previous<'a> {
 
 /// Seals a plain document.
 ///
-/// With [`Sealing::previous`], the data key and the ciphertext of unchanged values are kept;
-/// a document in which nothing changed comes back byte for byte. When a recipient is taken
-/// away, everything is encrypted anew, since that recipient knows the old data key. Without
-/// `previous`, everything is new: that is how keys are rotated.
+/// With [`Sealing::previous`], the data key and the ciphertexts of unchanged values are reused, and
+/// an unchanged document is returned byte for byte. If a recipient was removed, everything is
+/// encrypted with a new data key, because that recipient knows the old one. Without `previous`,
+/// everything is new, which rotates the keys.
 pub fn seal(plain: &str, sealing: &Sealing<'_>) -> Result<String, SealError> {
     let tree = document::parse(plain).map_err(SealError::Document)?;
     if tree.field("sops").is_some() {
@@ -124,18 +121,22 @@ pub fn seal(plain: &str, sealing: &Sealing<'_>) -> Result<String, SealError> {
     let now = timestamp::to_the_second(sealing.now).ok_or_else(|| SealError::BadTime {
         now: sealing.now.to_owned(),
     })?;
-    let before = sealing.previous.map(Before::open).transpose()?;
+    let before = sealing.previous.map(PreviousDocument::open).transpose()?;
     if let (Some(before), Some(previous)) = (&before, sealing.previous)
         && before.unchanged(plain, sealing)
     {
         return Ok(previous.text.to_owned());
     }
     let before = before.filter(|before| before.keeps_all(sealing.recipients));
-    let (key, stash, wrapped) = match before {
-        Some(before) => (before.key, Stash::of(before.ciphertexts), before.wrapped),
+    let (key, cache, wrapped) = match before {
+        Some(before) => (
+            before.key,
+            CiphertextCache::new(before.ciphertexts),
+            before.wrapped,
+        ),
         None => {
             let key = DataKey::random().map_err(SealError::DataKey)?;
-            (key, Stash::default(), Vec::new())
+            (key, CiphertextCache::default(), Vec::new())
         }
     };
     let keys = wrap(&key, sealing.recipients, &wrapped)?;
@@ -144,24 +145,24 @@ pub fn seal(plain: &str, sealing: &Sealing<'_>) -> Result<String, SealError> {
         rules: sealing.rules,
         keys: &keys,
         now: &now,
-        stash,
+        cache,
     };
-    // A document in brackets has no line for the `sops` block, so it is laid out anew.
+    // No `sops` block can be appended to a flow mapping, so such a document is formatted anew.
     let sealed = sealer.seal(plain, &tree)?;
-    if sealer.is_faithful(&sealed, &tree) {
+    if sealer.round_trips(&sealed, &tree) {
         return Ok(sealed);
     }
     let plain = zeroize::Zeroizing::new(emit(&tree));
     let tree = document::parse(&plain).map_err(SealError::Document)?;
     let sealed = sealer.seal(&plain, &tree)?;
-    if sealer.is_faithful(&sealed, &tree) {
+    if sealer.round_trips(&sealed, &tree) {
         Ok(sealed)
     } else {
-        Err(SealError::Unfaithful)
+        Err(SealError::RoundTrip)
     }
 }
 
-/// Wraps the data key for everyone, keeping what is already wrapped.
+/// Wraps the data key for all recipients, reusing keys that are already wrapped.
 fn wrap(
     key: &DataKey,
     recipients: &[Recipient],
@@ -190,33 +191,33 @@ struct Sealer<'a> {
     rules: &'a Rules,
     keys: &'a [WrappedKey],
     now: &'a str,
-    stash: Stash,
+    cache: CiphertextCache,
 }
 
 impl Sealer<'_> {
     fn seal(&mut self, text: &str, tree: &Value) -> Result<String, SealError> {
         let layout = Layout::of(text, tree).map_err(SealError::Layout)?;
-        if let Some(key) = &layout.odd_key {
-            return Err(SealError::OddKey { key: key.clone() });
+        if let Some(key) = &layout.non_string_key {
+            return Err(SealError::NonStringKey { key: key.clone() });
         }
         let rules = self.rules;
         let mut mac = Mac::new(rules);
         let mut edits = Vec::new();
         layout.walk(text, &mut |visit, path, comments| {
             match visit {
-                Visit::Leaf(_, leaf) if rules.encrypts(path, comments, Subject::Value) => {
+                WalkItem::Leaf(_, leaf) if rules.encrypts(path, comments, Subject::Value) => {
                     let sealed = self.value(leaf, &mut mac)?;
                     edits.push((leaf.range.clone(), sealed));
                     edits.extend(leaf.cut.clone().map(|lines| (lines, String::new())));
                 }
-                Visit::Leaf(_, leaf) => {
+                WalkItem::Leaf(_, leaf) => {
                     let bytes = scalar::mac_of_visible(&leaf.scalar);
                     let bytes = bytes.map_err(|_| SealError::TooLarge {
                         path: leaf.path.join("."),
                     })?;
                     mac.visible(&bytes.unwrap_or_default());
                 }
-                Visit::Comment(_, comment) => {
+                WalkItem::Comment(_, comment) => {
                     let line = comment.text(text);
                     if !line.is_empty() && rules.encrypts(path, comments, Subject::Comment) {
                         let sealed = self.text(path, line, Subject::Comment)?;
@@ -226,7 +227,7 @@ impl Sealer<'_> {
             }
             Ok(())
         })?;
-        let mac = cipher::encrypt(self.key, Kind::Str, mac.finish().as_bytes(), self.now)
+        let mac = cipher::encrypt(self.key, ValueType::Str, mac.finish().as_bytes(), self.now)
             .map_err(SealError::DataKey)?;
         let mut out = layout::replace(text, edits);
         close_document(&mut out);
@@ -242,12 +243,12 @@ impl Sealer<'_> {
         if plain.bytes.is_empty() {
             return Ok("\"\"".into());
         }
-        let place = place_name(&leaf.path);
-        let kept = self.stash.take(&place, Subject::Value, &leaf.scalar);
+        let aad = aad(&leaf.path);
+        let kept = self.cache.take(&aad, Subject::Value, &leaf.scalar);
         let sealed = match kept {
             Some(kept) => kept,
-            None => cipher::encrypt(self.key, plain.kind, &plain.bytes, &place)
-                .map_err(|source| fault(&leaf.path, source))?,
+            None => cipher::encrypt(self.key, plain.kind, &plain.bytes, &aad)
+                .map_err(|source| value_error(&leaf.path, source))?,
         };
         Ok(if leaf.flow {
             format!("\"{sealed}\"")
@@ -257,16 +258,16 @@ impl Sealer<'_> {
     }
 
     fn text(&mut self, path: &[String], line: &str, subject: Subject) -> Result<String, SealError> {
-        let place = place_name(path);
-        match self.stash.take(&place, subject, &Scalar::text(line)) {
+        let aad = aad(path);
+        match self.cache.take(&aad, subject, &Scalar::text(line)) {
             Some(kept) => Ok(kept),
-            None => cipher::encrypt(self.key, Kind::Comment, line.as_bytes(), &place)
-                .map_err(|source| fault(path, source)),
+            None => cipher::encrypt(self.key, ValueType::Comment, line.as_bytes(), &aad)
+                .map_err(|source| value_error(path, source)),
         }
     }
 
-    /// Opens what was sealed and compares it with what was to be sealed.
-    fn is_faithful(&self, sealed: &str, plain: &Value) -> bool {
+    /// Decrypts the sealed document and compares it with the original.
+    fn round_trips(&self, sealed: &str, plain: &Value) -> bool {
         let Ok(tree) = document::parse(sealed) else {
             return false;
         };
@@ -278,14 +279,14 @@ impl Sealer<'_> {
     }
 }
 
-fn fault(path: &[String], source: CipherError) -> SealError {
+fn value_error(path: &[String], source: CipherError) -> SealError {
     SealError::Value {
         path: path.join("."),
         source,
     }
 }
 
-/// Readies a text for more entries at its end: a last newline, no `...`.
+/// Prepares a text for appending: final newline, no `...`.
 fn close_document(text: &mut String) {
     if let Some(body) = text.trim_end().strip_suffix("\n...") {
         let length = body.len();

@@ -1,11 +1,9 @@
-//! Puts a key together from the shares of several key groups (Shamir, GF(2^8)).
-//!
-//! In: shares as SOPS stores them, the last byte being the share's coordinate. Out: the key.
-//! Never: splitting; files with key groups are read, not written.
+//! Combines the data key from the shares of several key groups (Shamir, GF(2^8)). Only reading is
+//! supported.
 
 use zeroize::Zeroizing;
 
-/// Combines shares; `None` when they cannot belong together.
+/// Combines shares, whose last byte is the coordinate; `None` if they do not belong together.
 pub(crate) fn combine(shares: &[Zeroizing<Vec<u8>>]) -> Option<Zeroizing<Vec<u8>>> {
     let length = shares.first()?.len();
     if length < 2 || shares.len() < 2 || shares.iter().any(|share| share.len() != length) {
@@ -61,14 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_field_is_the_one_of_aes() {
+    fn multiplication_is_that_of_aes() {
         // The worked example of FIPS 197, section 4.2.
         assert_eq!(multiply(0x57, 0x83), 0xc1);
         assert!((1..=255).all(|a| multiply(a, inverse(a)) == 1));
     }
 
     #[test]
-    fn two_shares_of_a_line_give_its_value_at_zero() {
+    fn two_shares_of_a_line_are_combined() {
         let share = |x: u8| {
             let y = |secret: u8, slope: u8| secret ^ multiply(slope, x);
             Zeroizing::new(vec![y(b'k', 0x35), y(b'e', 0xd1), x])
@@ -78,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_cannot_belong_together_are_refused() {
+    fn inconsistent_shares_are_refused() {
         let share = |bytes: &[u8]| Zeroizing::new(bytes.to_vec());
         assert!(combine(&[share(&[1, 2])]).is_none());
         assert!(combine(&[share(&[1, 2]), share(&[3, 2])]).is_none());

@@ -1,9 +1,6 @@
-//! Points in time as YAML 1.1 and SOPS write them.
-//!
-//! In: text. Out: the same time in the one form SOPS uses, or nothing when it is no time.
-//! Never: a clock, arithmetic with times.
+//! Timestamps of YAML 1.1 and SOPS, converted to the one format that SOPS uses.
 
-/// Reads a time as the YAML reader of SOPS does; returns it as Go prints it (RFC 3339).
+/// Parses a timestamp like the YAML parser of SOPS; returns it as Go formats it (RFC 3339).
 pub(crate) fn normal_form(text: &str) -> Option<String> {
     let (date, fraction, rest) = parse(text)?;
     Some(match fraction.trim_end_matches('0') {
@@ -12,7 +9,7 @@ pub(crate) fn normal_form(text: &str) -> Option<String> {
     })
 }
 
-/// Reads a full time with its zone; returns it to the second, as SOPS binds it to the MAC.
+/// Parses a timestamp with zone; returns it in seconds, as the MAC is bound to it.
 pub(crate) fn to_the_second(text: &str) -> Option<String> {
     let (date, _, zone) = parse(text)?;
     text.contains(['T', 't']).then(|| format!("{date}{zone}"))
@@ -54,7 +51,7 @@ fn parse(text: &str) -> Option<(String, &str, String)> {
     Some((date, fraction.get(..9).unwrap_or(fraction), zone))
 }
 
-/// Takes one or two digits off the front.
+/// Parses one or two leading digits.
 fn number(text: &str, least: u32, most: u32) -> Option<(u32, &str)> {
     let length = text.bytes().take(2).take_while(u8::is_ascii_digit).count();
     let (digits, rest) = text.split_at(length);
@@ -88,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_take_the_form_go_prints() {
+    fn timestamps_are_formatted_like_in_go() {
         for (text, form) in [
             ("2024-02-29", "2024-02-29T00:00:00Z"),
             ("2024-1-2", "2024-01-02T00:00:00Z"),
@@ -101,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_left_alone() {
+    fn other_text_is_not_a_timestamp() {
         for text in [
             "",
             "2024",
@@ -117,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mac_is_bound_to_whole_seconds() {
+    fn timestamps_are_truncated_to_seconds() {
         let cut = to_the_second("2024-01-02T03:04:05.9Z");
         assert_eq!(cut.as_deref(), Some("2024-01-02T03:04:05Z"));
         assert_eq!(to_the_second("2024-01-02"), None);

@@ -1,4 +1,4 @@
-//! Sealing and opening as a caller sees them.
+//! Sealing and opening documents through the public interface.
 
 use homestak_secrets::*;
 
@@ -7,7 +7,7 @@ const NOW: &str = "2026-01-31T12:00:00Z";
 fn keys() -> (Identities, Recipient) {
     let pair = keygen(NOW);
     (
-        Identities::parse(pair.file.expose()).expect("a made key reads back"),
+        Identities::parse(pair.file.expose()).expect("a generated key parses"),
         pair.recipient,
     )
 }
@@ -28,7 +28,7 @@ fn only(field: &str) -> Rules {
     }
 }
 
-/// Seals, opens, and expects the very same text.
+/// Seals and opens a document, and expects the same text.
 fn round_trip(plain: &str) -> String {
     let (identities, recipient) = keys();
     let rules = Rules::default();
@@ -52,7 +52,7 @@ fn a_file_of_sops_3_10_is_opened() {
         "{}",
         plain.expose()
     );
-    // The MAC covers what is readable too.
+    // The MAC covers plain values too.
     let changed = sealed.replace("namespace: default", "namespace: other");
     assert!(matches!(open(&changed, &keys), Err(OpenError::MacMismatch)));
 }
@@ -88,12 +88,12 @@ fn comments_and_layout_survive_a_round_trip() {
 }
 
 #[test]
-fn values_in_brackets_are_sealed_in_place() {
+fn values_in_flow_collections_are_sealed_in_place() {
     round_trip("a: [1, x, {b: true, c: \"x,y\"}]\n");
 }
 
 #[test]
-fn a_document_in_brackets_is_laid_out_anew() {
+fn a_flow_mapping_is_formatted_anew() {
     let (identities, recipient) = keys();
     let rules = Rules::default();
     let sealed = seal("{a: 1, b: [x, z]}", &sealing(&[recipient], &rules)).unwrap();
@@ -102,7 +102,7 @@ fn a_document_in_brackets_is_laid_out_anew() {
 }
 
 #[test]
-fn text_of_every_style_comes_back_as_the_same_text() {
+fn strings_of_every_style_keep_their_value() {
     let (identities, recipient) = keys();
     let rules = Rules::default();
     for (plain, opened) in [
@@ -130,7 +130,7 @@ fn text_of_every_style_comes_back_as_the_same_text() {
 }
 
 #[test]
-fn only_what_the_rules_name_is_sealed() {
+fn only_selected_values_are_sealed() {
     let (identities, recipient) = keys();
     let rules = only("^data$");
     let plain = "kind: Secret # readable\ndata:\n  # hidden\n  a: x\n";
@@ -144,7 +144,7 @@ fn only_what_the_rules_name_is_sealed() {
 }
 
 #[test]
-fn comments_can_choose_what_is_sealed() {
+fn comments_can_select_values() {
     let (identities, recipient) = keys();
     let rules = Rules {
         selection: Selection::OnlyCommented(Pattern::new("sops:enc").unwrap()),
@@ -158,7 +158,7 @@ fn comments_can_choose_what_is_sealed() {
 }
 
 #[test]
-fn with_mac_only_encrypted_readable_values_can_be_edited() {
+fn with_mac_only_encrypted_plain_values_can_be_edited() {
     let (identities, recipient) = keys();
     let rules = Rules {
         mac_only_encrypted: true,
@@ -170,15 +170,15 @@ fn with_mac_only_encrypted_readable_values_can_be_edited() {
         open(&edited, &identities).unwrap().expose(),
         "kind: b\ndata: x\n"
     );
-    let lied = sealed.replace("    mac_only_encrypted: true\n", "");
+    let forged = sealed.replace("    mac_only_encrypted: true\n", "");
     assert!(matches!(
-        open(&lied, &identities),
+        open(&forged, &identities),
         Err(OpenError::MacMismatch)
     ));
 }
 
 #[test]
-fn sealing_again_keeps_the_ciphertext_of_what_did_not_change() {
+fn sealing_again_keeps_ciphertexts_of_unchanged_values() {
     let (identities, recipient) = keys();
     let rules = Rules::default();
     let recipients = [recipient];
@@ -214,7 +214,7 @@ fn sealing_again_keeps_the_ciphertext_of_what_did_not_change() {
 }
 
 #[test]
-fn a_new_recipient_is_added_and_one_taken_away_makes_everything_new() {
+fn adding_a_recipient_keeps_ciphertexts_and_removing_one_does_not() {
     let ((one, one_public), (two, two_public)) = (keys(), keys());
     let rules = Rules::default();
     let first = seal(
@@ -253,19 +253,19 @@ fn a_new_recipient_is_added_and_one_taken_away_makes_everything_new() {
     assert_ne!(shared.lines().next(), last.lines().next());
     assert!(matches!(
         open(&last, &one),
-        Err(OpenError::NoKeyFits { .. })
+        Err(OpenError::NoMatchingKey { .. })
     ));
 }
 
 #[test]
-fn a_key_that_does_not_fit_is_told_whose_would() {
+fn the_recipients_are_listed_if_no_key_matches() {
     let (_, recipient) = keys();
     let rules = Rules::default();
     let sealed = seal("a: 1\n", &sealing(std::slice::from_ref(&recipient), &rules)).unwrap();
     let error = open(&sealed, &keys().0).unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("the document is sealed for `{recipient}`; the one private key given does not fit")
+        format!("the document is sealed for `{recipient}`; the private key given does not match")
     );
     let error = open(&sealed, &Identities::default())
         .unwrap_err()
@@ -274,7 +274,7 @@ fn a_key_that_does_not_fit_is_told_whose_would() {
 }
 
 #[test]
-fn what_cannot_be_sealed_is_refused_with_a_reason() {
+fn unsupported_documents_are_refused_with_a_reason() {
     let (_, recipient) = keys();
     let rules = Rules::default();
     let recipients = [recipient];
@@ -290,7 +290,7 @@ fn what_cannot_be_sealed_is_refused_with_a_reason() {
     assert!(refuse("a: &x 1\nb: *x\n").contains("aliases"));
     assert!(refuse("- a\n").contains("not a mapping"));
     assert!(refuse("{}\n").contains("empty"));
-    assert!(refuse("a: 1\nsops: {}\n").contains("sealed already"));
+    assert!(refuse("a: 1\nsops: {}\n").contains("already sealed"));
     assert!(refuse("a: 1\n---\nb: 2\n").contains("second document"));
     assert!(refuse("1: x\n").contains("quotes"));
     assert!(refuse("a: [1\n").contains("line"));
@@ -308,7 +308,7 @@ fn what_cannot_be_sealed_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_plain_value_where_a_sealed_one_belongs_is_refused() {
+fn a_plain_value_in_place_of_a_sealed_one_is_refused() {
     let (identities, recipient) = keys();
     let rules = Rules::default();
     let sealed = seal("a: 1\nb: 2\n", &sealing(&[recipient], &rules)).unwrap();
@@ -355,7 +355,7 @@ fn files_of_the_reference_implementation_are_opened() {
 }
 
 #[test]
-fn a_file_with_keys_we_cannot_keep_is_not_sealed_again() {
+fn a_file_with_unsupported_keys_is_not_sealed_again() {
     let keys = Identities::parse(include_str!("fixtures/reference.keys.txt")).unwrap();
     let recipients = keys.recipients();
     let rules = Rules::default();
@@ -380,7 +380,7 @@ fn a_file_with_keys_we_cannot_keep_is_not_sealed_again() {
 }
 
 #[test]
-fn lines_may_end_as_on_windows() {
+fn windows_line_endings_are_supported() {
     let (identities, recipient) = keys();
     let rules = Rules::default();
     let plain = "# note\r\na: 1 # behind\r\nb: |\r\n  x\r\n  y\r\nc: z\r\n";
@@ -391,7 +391,7 @@ fn lines_may_end_as_on_windows() {
 }
 
 #[test]
-fn the_sops_block_may_stand_first_and_the_document_may_be_json() {
+fn the_sops_block_may_be_first_and_the_document_may_be_json() {
     use homestak_core::doc::{Diagnostics, FileId, Source, yaml};
     let (identities, recipient) = keys();
     let rules = Rules::default();
@@ -399,8 +399,8 @@ fn the_sops_block_may_stand_first_and_the_document_may_be_json() {
     let (data, block) = sealed.split_at(sealed.find("sops:").unwrap());
     let opened = open(&format!("{block}# end\n{data}"), &identities).unwrap();
     assert_eq!(opened.expose(), "# end\na: 1\nb: [x, z]\n");
-    let mut faults = Diagnostics::default();
-    let tree = yaml::parse(FileId(0), &Source::new("x", &sealed), &mut faults).unwrap();
+    let mut diagnostics = Diagnostics::default();
+    let tree = yaml::parse(FileId(0), &Source::new("x", &sealed), &mut diagnostics).unwrap();
     assert!(is_sealed(&tree));
     let json = tree.to_json().to_string();
     let opened = open(&json, &identities).unwrap();
@@ -408,7 +408,7 @@ fn the_sops_block_may_stand_first_and_the_document_may_be_json() {
 }
 
 #[test]
-fn a_comment_cannot_pass_for_a_value() {
+fn a_comment_is_not_accepted_as_a_value() {
     let (identities, recipient) = keys();
     let rules = Rules::default();
     let sealed = seal("a:\n  # allow\n  b: 1\n", &sealing(&[recipient], &rules)).unwrap();

@@ -1,11 +1,12 @@
-//! Any document comes back; no change to a sealed one goes unnoticed.
+//! Properties: every document survives sealing and opening, and every change to a sealed one is
+//! detected.
 
 mod listing;
 
 use std::sync::LazyLock;
 
 use homestak_core::doc::emit::emit;
-use homestak_core::doc::tree::NOWHERE;
+use homestak_core::doc::tree::NO_SPAN;
 use homestak_core::doc::{Data, Entry, Key, Scalar, Value};
 use homestak_secrets::*;
 use proptest::prelude::*;
@@ -15,7 +16,7 @@ const NOW: &str = "2026-01-31T12:00:00Z";
 static KEYS: LazyLock<(Identities, Recipient)> = LazyLock::new(|| {
     let pair = keygen(NOW);
     let identities = Identities::parse(pair.file.expose());
-    (identities.expect("a made key reads back"), pair.recipient)
+    (identities.expect("a generated key parses"), pair.recipient)
 });
 
 fn sealed(plain: &str, previous: Option<Previous<'_>>) -> Result<String, SealError> {
@@ -32,7 +33,7 @@ fn sealed(plain: &str, previous: Option<Previous<'_>>) -> Result<String, SealErr
 
 fn bare(data: Data) -> Value {
     Value {
-        span: NOWHERE,
+        span: NO_SPAN,
         data,
     }
 }
@@ -88,7 +89,7 @@ fn document() -> impl Strategy<Value = String> {
         .prop_filter("an empty document", |text| text != "{}\n")
 }
 
-/// Puts comments on and between lines, where YAML allows them for emitted documents.
+/// Adds comments to and between lines of an emitted document.
 fn commented(plain: &str, every: usize) -> String {
     let mut out = String::from("# first\n");
     for (nth, line) in plain.lines().enumerate() {
@@ -106,7 +107,7 @@ fn commented(plain: &str, every: usize) -> String {
     out
 }
 
-/// Documents whose every value is sealed, as pieces of ciphertext.
+/// Returns the ciphertexts of a sealed document.
 fn ciphertexts(sealed: &str) -> Vec<&str> {
     sealed
         .split_inclusive(']')
@@ -129,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn sealing_again_changes_nothing_but_what_changed(plain in document()) {
+    fn sealing_again_keeps_unchanged_ciphertexts(plain in document()) {
         let first = sealed(&plain, None).unwrap();
         let opened = open(&first, &KEYS.0).unwrap();
         let previous = Previous { text: &first, identities: &KEYS.0 };
@@ -142,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_is_noticed(plain in document(), pick in any::<prop::sample::Index>()) {
+    fn a_changed_byte_is_detected(plain in document(), pick in any::<prop::sample::Index>()) {
         let sealed = sealed(&plain, None).unwrap();
         let spots: Vec<usize> = ciphertexts(&sealed)
             .iter()
@@ -162,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_taken_away_or_moved_is_noticed(values in prop::collection::vec("[a-z]{1,8}", 2..6), pick in any::<prop::sample::Index>()) {
+    fn a_removed_or_moved_entry_is_detected(values in prop::collection::vec("[a-z]{1,8}", 2..6), pick in any::<prop::sample::Index>()) {
         let lines = |nth: usize| format!("k{nth}: {}x{nth}\n", values[nth]);
         let plain: String = (0..values.len()).map(lines).collect();
         let sealed = sealed(&plain, None).unwrap();
@@ -194,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn an_edited_readable_value_is_noticed(value in "[a-z]{1,8}") {
+    fn an_edited_plain_value_is_detected(value in "[a-z]{1,8}") {
         let sealed = sealed(&format!("a: x\nb_unencrypted: {value}q\n"), None).unwrap();
         // The whole line: the same letters may end a line of the wrapped key.
         let line = |last: char| format!("b_unencrypted: {value}{last}\n");
@@ -204,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in "([ -~\n]{0,40}|(a|b|- |  |: |# x|\\||>|\n|\"|'|\\[|\\{|,|\\]|\\}|é|!!str |&a |\\*a |<<){0,24})") {
+    fn no_text_causes_a_panic(text in "([ -~\n]{0,40}|(a|b|- |  |: |# x|\\||>|\n|\"|'|\\[|\\{|,|\\]|\\}|é|!!str |&a |\\*a |<<){0,24})") {
         if let Ok(sealed) = sealed(&text, None) {
             prop_assert!(open(&sealed, &KEYS.0).is_ok());
         }

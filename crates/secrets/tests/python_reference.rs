@@ -1,7 +1,7 @@
-//! Our files are read by a second implementation, and its files by ours.
+//! Interoperability with a second implementation, written in Python.
 //!
-//! Needs `tests/prepare` to have been run; says `skipped:` when not, and fails instead when
-//! `HOMESTAK_TEST_REQUIRE` is set.
+//! Requires `tests/prepare`; otherwise the tests are skipped, or fail if `HOMESTAK_TEST_REQUIRE` is
+//! set.
 
 mod listing;
 
@@ -13,7 +13,7 @@ use listing::listing;
 
 const NOW: &str = "2026-01-31T12:00:00Z";
 
-/// Documents of all shapes: each is sealed by one side and opened by the other.
+/// Documents that are sealed by one implementation and opened by the other.
 const DOCUMENTS: [&str; 6] = [
     "root_password: hunter2\n",
     "# top\na: 1 # behind\nb:\n  # in b\n  c: x\n  d: |\n    one\n    two\n  # last in b\nl:\n  - k: 1.5\n    m: true\n  # second\n  - \"q # no\"\n  - - 1\n    - ~\ne: \"\"\nn:\no_unencrypted: open\n",
@@ -23,7 +23,7 @@ const DOCUMENTS: [&str; 6] = [
     "kind: Secret\ndata:\n  # hidden\n  token: abc\n  port: 8006\nlist:\n  - data: x\n  - other: 0644\nwhen_unencrypted: 12\n",
 ];
 
-/// Ways to choose what is encrypted.
+/// Selections of encrypted values.
 const RULES: [(&str, &str, bool); 7] = [
     ("unencrypted_suffix", "_unencrypted", false),
     ("unencrypted_suffix", "_open", true),
@@ -52,7 +52,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns the Python that has what the reference needs.
+/// Returns the Python interpreter with the packages of the reference.
 #[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]
 fn python() -> Option<PathBuf> {
     let given = std::env::var("HOMESTAK_TEST_PYTHON").map(PathBuf::from);
@@ -75,7 +75,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Runs the reference; `Err` is what it says on standard error.
+/// Runs the reference; `Err` is its standard error.
 #[expect(
     clippy::disallowed_methods,
     reason = "the reference is a program of its own"
@@ -94,20 +94,20 @@ fn reference(python: &Path, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-struct Desk {
+struct TestKeys {
     directory: tempfile::TempDir,
     identities: Identities,
     recipient: Recipient,
 }
 
-impl Desk {
+impl TestKeys {
     fn new() -> Self {
         let pair = keygen(NOW);
-        let directory = tempfile::tempdir().expect("there is room");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         fs_err::write(directory.path().join("keys.txt"), pair.file.expose())
-            .expect("the desk can be written to");
+            .expect("the file is written");
         Self {
-            identities: Identities::parse(pair.file.expose()).expect("a made key reads back"),
+            identities: Identities::parse(pair.file.expose()).expect("a generated key parses"),
             directory,
             recipient: pair.recipient,
         }
@@ -115,16 +115,16 @@ impl Desk {
 
     fn write(&self, text: &str) -> String {
         let path = self.directory.path().join("document.yaml");
-        fs_err::write(&path, text).expect("the desk can be written to");
+        fs_err::write(&path, text).expect("the file is written");
         path.display().to_string()
     }
 
-    fn keys(&self) -> String {
+    fn file(&self) -> String {
         self.directory.path().join("keys.txt").display().to_string()
     }
 }
 
-/// Lists comments, for documents without `#` in their values but `"q # no"`.
+/// Returns the comments of a document whose values contain no `#` except `"q # no"`.
 fn comments(plain: &str) -> Vec<String> {
     plain
         .lines()
@@ -135,27 +135,27 @@ fn comments(plain: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_reference_reads_what_we_seal() {
+fn the_reference_opens_our_files() {
     let Some(python) = python() else { return };
-    let desk = Desk::new();
+    let keys = TestKeys::new();
     for rule in RULES {
         for plain in DOCUMENTS {
             let sealed = seal(
                 plain,
                 &Sealing {
-                    recipients: std::slice::from_ref(&desk.recipient),
+                    recipients: std::slice::from_ref(&keys.recipient),
                     rules: &rules(rule),
                     now: NOW,
                     previous: None,
                 },
             )
             .unwrap();
-            let file = desk.write(&sealed);
-            let read = reference(&python, &["decrypt", &file, "--keys", &desk.keys()]);
+            let file = keys.write(&sealed);
+            let read = reference(&python, &["decrypt", &file, "--keys", &keys.file()]);
             let read = read.unwrap_or_else(|error| panic!("{rule:?}\n{plain}\n{sealed}\n{error}"));
             let (noted, values): (Vec<&str>, Vec<&str>) =
                 read.lines().partition(|line| line.starts_with("# "));
-            // Readable octal numbers keep their spelling, which Go's reader takes as octal.
+            // Plain octal numbers keep their notation, which Go parses as octal.
             let values: Vec<String> = values
                 .iter()
                 .map(|line| line.replace(" 420", " 644"))
@@ -167,19 +167,19 @@ fn the_reference_reads_what_we_seal() {
 }
 
 #[test]
-fn we_read_what_the_reference_seals() {
+fn we_open_files_of_the_reference() {
     let Some(python) = python() else { return };
-    let desk = Desk::new();
+    let keys = TestKeys::new();
     for rule in RULES {
         for plain in DOCUMENTS {
-            let file = desk.write(plain);
-            let recipient = desk.recipient.to_string();
+            let file = keys.write(plain);
+            let recipient = keys.recipient.to_string();
             let chosen = format!("{}={}", rule.0, rule.1);
             let mut arguments = vec!["encrypt", &file, "--recipient", &recipient];
             arguments.extend(["--rule", &chosen]);
             arguments.extend(rule.2.then_some("--mac-only-encrypted"));
             let sealed = reference(&python, &arguments).unwrap();
-            let opened = open(&sealed, &desk.identities)
+            let opened = open(&sealed, &keys.identities)
                 .unwrap_or_else(|error| panic!("{rule:?}\n{plain}\n{sealed}\n{error:?}"));
             let values: Vec<String> = listing(opened.expose())
                 .iter()
@@ -196,32 +196,32 @@ fn we_read_what_the_reference_seals() {
 }
 
 #[test]
-fn the_reference_refuses_what_was_tampered_with() {
+fn the_reference_detects_changes() {
     let Some(python) = python() else { return };
-    let desk = Desk::new();
+    let keys = TestKeys::new();
     let sealed = seal(
         "a: 1\nb_unencrypted: x\n",
         &Sealing {
-            recipients: std::slice::from_ref(&desk.recipient),
+            recipients: std::slice::from_ref(&keys.recipient),
             rules: &Rules::default(),
             now: NOW,
             previous: None,
         },
     )
     .unwrap();
-    let file = desk.write(&sealed.replace("encrypted: x", "encrypted: y"));
-    let error = reference(&python, &["decrypt", &file, "--keys", &desk.keys()]).unwrap_err();
+    let file = keys.write(&sealed.replace("encrypted: x", "encrypted: y"));
+    let error = reference(&python, &["decrypt", &file, "--keys", &keys.file()]).unwrap_err();
     assert!(error.contains("MAC mismatch"), "{error}");
 }
 
 #[test]
-fn a_key_split_over_groups_is_put_together() {
+fn a_key_split_into_groups_is_combined() {
     let Some(python) = python() else { return };
-    let desks = [Desk::new(), Desk::new(), Desk::new()];
-    let file = desks[0].write("a: 1\nb: x\n");
-    let names: Vec<String> = desks
+    let groups = [TestKeys::new(), TestKeys::new(), TestKeys::new()];
+    let file = groups[0].write("a: 1\nb: x\n");
+    let names: Vec<String> = groups
         .iter()
-        .map(|desk| desk.recipient.to_string())
+        .map(|keys| keys.recipient.to_string())
         .collect();
     let mut arguments = vec!["encrypt", &file, "--threshold", "2"];
     for name in &names {
@@ -229,20 +229,20 @@ fn a_key_split_over_groups_is_put_together() {
     }
     let sealed = reference(&python, &arguments).unwrap();
     for pair in [[0, 1], [1, 2], [0, 2]] {
-        let mut identities = desks[pair[0]].identities.clone();
-        identities.extend(desks[pair[1]].identities.clone());
+        let mut identities = groups[pair[0]].identities.clone();
+        identities.extend(groups[pair[1]].identities.clone());
         let opened = open(&sealed, &identities).unwrap();
         assert_eq!(opened.expose(), "a: 1\nb: x\n");
     }
-    let alone = open(&sealed, &desks[0].identities).unwrap_err();
+    let single = open(&sealed, &groups[0].identities).unwrap_err();
     assert!(
         matches!(
-            alone,
+            single,
             OpenError::TooFewGroups {
                 opened: 1,
                 needed: 2
             }
         ),
-        "{alone:?}"
+        "{single:?}"
     );
 }

@@ -1,9 +1,5 @@
-//! Which site is used, and why.
-//!
-//! In: what the command line and the environment say. Out: [`SiteSearch`]: the choice and what was
-//! looked at before it.
-//! Never: falling back silently when a person named a place; a place that somebody else could have
-//! put there.
+//! Finds the site that is used, and records which paths were searched. A path that was given
+//! explicitly must exist, and a site that another user could have written is refused.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use homestak_core::doc::DocumentKind;
 
-/// Where a site may be, in order of precedence.
+/// Possible locations of a site, in order of precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
     /// `--site`
@@ -22,9 +18,10 @@ pub struct Candidates {
     pub root: Option<PathBuf>,
     /// The working directory, for `./site-config` and `../site-config`.
     pub working_directory: PathBuf,
-    /// Where system-wide places start; `/` outside of tests.
+    /// Prefix of system-wide paths; `/` except in tests.
     pub system_root: PathBuf,
-    /// Users whose sites are used without being named: oneself, root, and who called sudo.
+    /// Users whose sites are used without being given explicitly: the current user, root, and the
+    /// user who called sudo.
     pub owners: Vec<u32>,
 }
 
@@ -33,80 +30,80 @@ pub struct Candidates {
 pub enum SiteSource {
     /// A directory.
     Directory(PathBuf),
-    /// The one built into the program.
+    /// The built-in site.
     Stock,
 }
 
-/// One place that was looked at.
+/// A searched path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchedPath {
-    /// What named the place, such as `$HOMESTAK_SITE_CONFIG`.
+    /// Where the path comes from, such as `$HOMESTAK_SITE_CONFIG`.
     pub by: &'static str,
-    /// The place, when there was one.
+    /// The path, if any.
     pub path: Option<PathBuf>,
-    /// What was found there.
+    /// The result.
     pub outcome: SearchOutcome,
 }
 
-/// What was found at a place.
+/// The result of searching a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchOutcome {
-    /// Nothing named a place.
+    /// No path was given.
     NotSet,
-    /// There is no such directory.
+    /// The directory does not exist.
     Missing,
-    /// There is a directory without anything of a site in it.
+    /// The directory has no files of a site.
     Empty,
-    /// This one is used.
+    /// This site is used.
     Used,
 }
 
-/// The choice and how it came about.
+/// The site that was found, and the searched paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteSearch {
     /// The site that is used.
     pub source: SiteSource,
-    /// What was looked at, in order; the last one is used.
+    /// Searched paths, in order; the last one is used.
     pub searched: Vec<SearchedPath>,
 }
 
-/// Why there is no site.
+/// Why no site was found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
-    /// A place that was named is not there.
-    #[error("{by} names `{path}`, which is not a directory")]
+    /// A path that was given explicitly is not a directory.
+    #[error("{by} is set to `{path}`, which is not a directory")]
     Missing {
-        /// What named the place.
+        /// Where the path comes from.
         by: &'static str,
-        /// The place.
+        /// The path.
         path: PathBuf,
     },
-    /// Somebody else could have written it, or a part of it.
-    #[error("the site `{path}` is not used: {}", listed(parts))]
+    /// Other users could have written the site or parts of it.
+    #[error("the site `{path}` is not trusted: {}", listed(parts))]
     Untrusted {
         /// The site.
         path: PathBuf,
-        /// What is wrong with the site and with what is read of it.
+        /// The untrusted parts.
         parts: Vec<Untrusted>,
     },
 }
 
-/// A file or directory that somebody else could have written.
+/// A file or directory that other users could have written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Untrusted {
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     Foreign {
         /// The site, or something in it.
         part: PathBuf,
-        /// Number of the user it belongs to.
+        /// User id of its owner.
         owner: u32,
     },
     /// Others can write to it.
     Writable {
         /// The site, or something in it.
         part: PathBuf,
-        /// The permission to take away, as chmod takes it.
-        right: &'static str,
+        /// The mode to remove, in the syntax of `chmod`.
+        mode: &'static str,
     },
 }
 
@@ -114,7 +111,7 @@ impl std::fmt::Display for Untrusted {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Foreign { part, owner } => {
-                write!(to, "`{}` belongs to the user {owner}", part.display())
+                write!(to, "`{}` belongs to user {owner}", part.display())
             }
             Self::Writable { part, .. } => {
                 write!(to, "other users can write to `{}`", part.display())
@@ -128,8 +125,8 @@ fn listed(parts: &[Untrusted]) -> String {
     parts.join("; ")
 }
 
-/// Files and directories that make a directory a site.
-const MARKS: &[&str] = &[
+/// Files and directories that identify a site.
+const SITE_FILES: &[&str] = &[
     "site.yaml",
     "secrets.yaml",
     "secrets.yaml.enc",
@@ -143,13 +140,13 @@ const MARKS: &[&str] = &[
     "v2",
 ];
 
-/// Says for whom secrets are sealed; read with the site, and no mark of one.
-const RULES: &str = ".sops.yaml";
+/// Recipients of secrets; read with the site, but does not identify one.
+const SOPS_RULES: &str = ".sops.yaml";
 
 /// Finds the site.
 pub fn find(candidates: &Candidates) -> Result<SiteSearch, FindError> {
     let mut searched = Vec::new();
-    // A place that a person named must be there: using another one instead would surprise.
+    // A path that was given explicitly must exist: another site is never used instead.
     for (by, path) in [
         ("--site", &candidates.flag),
         ("$HOMESTAK_SITE_CONFIG", &candidates.site_config),
@@ -181,8 +178,8 @@ pub fn find(candidates: &Candidates) -> Result<SiteSearch, FindError> {
     }
     let here = &candidates.working_directory;
     let system = &candidates.system_root;
-    // The first is named by a person too, in the environment.
-    let places = [
+    // The first is given explicitly too, in the environment.
+    let paths = [
         (
             true,
             "$HOMESTAK_ROOT/config",
@@ -205,15 +202,15 @@ pub fn find(candidates: &Candidates) -> Result<SiteSearch, FindError> {
             Some(system.join("opt/homestak/site-config")),
         ),
     ];
-    for (named, by, path) in places {
-        let outcome = path.as_deref().map_or(SearchOutcome::NotSet, look);
+    for (is_explicit, by, path) in paths {
+        let outcome = path.as_deref().map_or(SearchOutcome::NotSet, probe);
         searched.push(SearchedPath {
             by,
             path: path.clone(),
             outcome,
         });
         if let (SearchOutcome::Used, Some(path)) = (outcome, path) {
-            check(&path, (!named).then_some(&candidates.owners))?;
+            check(&path, (!is_explicit).then_some(&candidates.owners))?;
             return Ok(SiteSearch {
                 source: SiteSource::Directory(path),
                 searched,
@@ -231,31 +228,31 @@ pub fn find(candidates: &Candidates) -> Result<SiteSearch, FindError> {
     })
 }
 
-fn look(path: &Path) -> SearchOutcome {
+fn probe(path: &Path) -> SearchOutcome {
     if !path.is_dir() {
         SearchOutcome::Missing
-    } else if MARKS.iter().any(|mark| path.join(mark).exists()) {
+    } else if SITE_FILES.iter().any(|name| path.join(name).exists()) {
         SearchOutcome::Used
     } else {
         SearchOutcome::Empty
     }
 }
 
-/// Checks that nobody else could have written a site or a document of it. One that was not named
-/// must also belong to one of `owners`: anybody can put a directory of that name into a directory
-/// that all may use.
+/// Checks that no other user could have written the site or its documents. A site that was not
+/// given explicitly must also belong to one of `owners`: any user can create a directory of that
+/// name in a shared directory.
 fn check(site: &Path, owners: Option<&Vec<u32>>) -> Result<(), FindError> {
     let mut parts = Vec::new();
-    for part in read_of(site) {
-        // The link, and what it leads to.
+    for part in files_of(site) {
+        // The link, and its target.
         let link = part.symlink_metadata().ok();
         let target = part.metadata().ok();
-        let foreign = |found: &&Metadata| owners.is_some_and(|own| !own.contains(&found.uid()));
-        if let Some(found) = link.iter().chain(&target).find(foreign) {
+        let is_foreign = |found: &&Metadata| owners.is_some_and(|own| !own.contains(&found.uid()));
+        if let Some(found) = link.iter().chain(&target).find(is_foreign) {
             let owner = found.uid();
             parts.push(Untrusted::Foreign { part, owner });
-        } else if let Some(right) = target.and_then(|found| writable(&found, owners.is_some())) {
-            parts.push(Untrusted::Writable { part, right });
+        } else if let Some(mode) = target.and_then(|found| writable(&found, owners.is_some())) {
+            parts.push(Untrusted::Writable { part, mode });
         }
     }
     match parts.is_empty() {
@@ -267,10 +264,15 @@ fn check(site: &Path, owners: Option<&Vec<u32>>) -> Result<(), FindError> {
     }
 }
 
-/// Returns the site and everything in it that may be read.
-fn read_of(site: &Path) -> Vec<PathBuf> {
+/// Returns the site and all files and directories that are read.
+fn files_of(site: &Path) -> Vec<PathBuf> {
     let mut parts = vec![site.to_owned()];
-    parts.extend(MARKS.iter().chain([&RULES]).map(|mark| site.join(mark)));
+    parts.extend(
+        SITE_FILES
+            .iter()
+            .chain([&SOPS_RULES])
+            .map(|name| site.join(name)),
+    );
     let folders = DocumentKind::ALL.iter().filter_map(|kind| kind.directory());
     for folder in folders {
         let older = site.join("v2").join(folder);
@@ -292,8 +294,8 @@ fn read_of(site: &Path) -> Vec<PathBuf> {
     parts
 }
 
-/// Returns the permission that lets others write. A group may, in a site that was named; in others
-/// only root's group and the one that a user has alone, which has the user's number.
+/// Returns the mode that lets others write. A group may write to a site that was given explicitly;
+/// otherwise only the group of root and the private group of the user, which has the same id.
 fn writable(found: &Metadata, groups: bool) -> Option<&'static str> {
     let own_group = found.gid() == 0 || found.gid() == found.uid();
     match found.mode() {

@@ -1,14 +1,11 @@
-//! Whether git keeps files that it must not keep.
-//!
-//! In: a site directory. Out: which of the files named are tracked.
-//! Never: changing the repository.
+//! Which files of a site are tracked by git.
 
 use std::path::Path;
 
-/// Returns those of `files` (relative to `directory`) that git tracks. Without a repository, or
-/// without git, that is none.
+/// Returns those of `files` (relative to `directory`) that git tracks; none without a repository or
+/// without git.
 pub fn tracked(directory: &Path, files: &[String]) -> Vec<String> {
-    // Without names git would list everything it has.
+    // Without names git would list all files.
     if files.is_empty() {
         return Vec::new();
     }

@@ -1,7 +1,5 @@
-//! The site's id: read, added once, replaced when a person asks for it.
-//!
-//! `site.yaml` is changed as text, so that comments and order stay, and what was written is read
-//! back before it takes effect.
+//! The id of a site: read, added once, replaced on request. `site.yaml` is edited as text, so that
+//! comments and order stay, and the result is parsed before it is written.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,12 +12,12 @@ use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 
-/// The file of the built-in site's id, in the state directory.
+/// File name of the id of the built-in site, in the state directory.
 const STOCK_FILE: &str = "site-id";
-/// How long another command is waited for that gives the site an id: it writes a file.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to wait for another process that writes an id.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a site has no id, or kept the one it had.
+/// Why the id of a site could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum IdError {
     /// The file could not be written.
@@ -27,57 +25,57 @@ pub enum IdError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The lines that a person can add.
+        /// Lines to add manually.
         lines: String,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The file is written in a way that no line can be added to.
-    #[error("`{path}` cannot be changed line by line")]
+    /// The file is in a layout that cannot be edited automatically.
+    #[error("`{path}` cannot be edited automatically")]
     NotEditable {
         /// The file.
         path: PathBuf,
-        /// The lines that a person can add.
+        /// Lines to add manually.
         lines: String,
-        /// The id whose value a person can put in place of the one that is there.
+        /// The id to write in place of the existing one.
         instead: Option<SiteId>,
     },
-    /// The file could not be read, so nobody knows whether there is an id in it.
+    /// The file could not be read.
     #[error("read the site's id from `{path}`")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The file is not valid, so nobody knows whether there is an id in it.
+    /// The file is invalid.
     #[error("`{path}` is not valid")]
     Invalid {
         /// The file.
         path: PathBuf,
     },
-    /// The file of the built-in site's id holds something else.
+    /// The file with the id of the built-in site is invalid.
     #[error("`{path}` is not valid")]
     InvalidStock {
         /// The file.
         path: PathBuf,
-        /// What it holds.
-        holds: String,
+        /// Its content.
+        content: String,
     },
-    /// Someone else gave the site an id meanwhile.
-    #[error("the site has the id `{0}` now")]
+    /// The site has another id.
+    #[error("the site already has the id `{0}`")]
     Conflict(SiteId),
-    /// The system gave no random bytes.
-    #[error("make a random id: {0}")]
+    /// The system random number generator failed.
+    #[error("generate a random id: {0}")]
     Random(getrandom::Error),
 }
 
-/// What was written to give a site its id.
+/// What was added to a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdChange {
-    /// Nothing: the site has it.
+    /// Nothing: the site already has the id.
     Nothing,
     /// The schema version that goes with an id.
     Version,
@@ -85,40 +83,40 @@ pub enum IdChange {
     Id,
 }
 
-/// What a valid `site.yaml` says of the id.
+/// Id and schema version of a valid `site.yaml`.
 #[derive(Debug, Default, PartialEq)]
-struct Known {
+struct SiteIdentity {
     id: Option<SiteId>,
-    /// Whether the schema version is the one of sites with an id.
-    raised: bool,
+    /// Whether the schema version is that of sites with an id.
+    is_current: bool,
 }
 
-/// Makes a random id.
+/// Generates a random id.
 pub fn random() -> Result<SiteId, IdError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(IdError::Random)?;
     Ok(SiteId::from_random(bytes))
 }
 
-/// Reads the id of the site in a directory. Only a file that is missing has none for sure.
+/// Reads the id of the site in a directory; `None` only if it certainly has none.
 pub fn read(directory: &Path) -> Result<Option<SiteId>, IdError> {
-    Ok(known(directory)?.id)
+    Ok(read_identity(directory)?.id)
 }
 
-fn known(directory: &Path) -> Result<Known, IdError> {
+fn read_identity(directory: &Path) -> Result<SiteIdentity, IdError> {
     let path = directory.join("site.yaml");
     match read_text(&path)? {
-        Some(text) => known_in(text).ok_or(IdError::Invalid { path }),
-        None => Ok(Known::default()),
+        Some(text) => parse_identity(text).ok_or(IdError::Invalid { path }),
+        None => Ok(SiteIdentity::default()),
     }
 }
 
-/// Returns the file of the built-in site's id.
+/// Returns the path of the id of the built-in site.
 pub fn stock_file(state: &Path) -> PathBuf {
     state.join(STOCK_FILE)
 }
 
-/// Reads the id of the built-in site. Only a file that is missing has none for sure.
+/// Reads the id of the built-in site; `None` only if the file does not exist.
 pub fn read_stock(state: &Path) -> Result<Option<SiteId>, IdError> {
     let path = stock_file(state);
     let Some(bytes) = read_bytes(&path)? else {
@@ -130,40 +128,42 @@ pub fn read_stock(state: &Path) -> Result<Option<SiteId>, IdError> {
         .map(Some)
         .ok_or_else(|| IdError::InvalidStock {
             path,
-            holds: text.chars().take(64).collect(),
+            content: text.chars().take(64).collect(),
         })
 }
 
-/// Gives the built-in site an id. One that it has stays.
+/// Adds an id to the built-in site, unless it has one.
 pub fn add_stock(state: &Path, id: &SiteId) -> Result<IdChange, IdError> {
-    if is_there(read_stock(state)?, id)? {
+    if has_id(read_stock(state)?, id)? {
         return Ok(IdChange::Nothing);
     }
-    let failed = |source| not_written(&stock_file(state), format!("{id}\n"), source);
+    let failed = |source| write_error(&stock_file(state), format!("{id}\n"), source);
     durable::create_private(state).map_err(failed)?;
-    let _turn = turn(state)?;
-    if is_there(read_stock(state)?, id)? {
+    let _lock = lock_directory(state)?;
+    if has_id(read_stock(state)?, id)? {
         return Ok(IdChange::Nothing);
     }
     replace_stock(state, id).map(|_| IdChange::Id)
 }
 
-/// Gives the built-in site another id, and returns the file.
+/// Replaces the id of the built-in site, and returns the path.
 pub fn replace_stock(state: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     let path = stock_file(state);
     let text = format!("{id}\n");
     durable::create_private(state)
         .and_then(|()| durable::write(&path, text.as_bytes(), Access::PRIVATE))
-        .map_err(|source| not_written(&path, text, source))?;
+        .map_err(|source| write_error(&path, text, source))?;
     Ok(path)
 }
 
-/// Gives the site in a directory an id and the schema version that goes with it. An id that it has
-/// stays.
+/// Adds an id and the matching schema version to a site, unless it has one.
 pub fn add(directory: &Path, id: &SiteId) -> Result<IdChange, IdError> {
     let missing = || {
-        let Known { id: known, raised } = known(directory)?;
-        Ok(match (is_there(known, id)?, raised) {
+        let SiteIdentity {
+            id: known,
+            is_current,
+        } = read_identity(directory)?;
+        Ok(match (has_id(known, id)?, is_current) {
             (true, true) => IdChange::Nothing,
             (true, false) => IdChange::Version,
             (false, _) => IdChange::Id,
@@ -172,7 +172,7 @@ pub fn add(directory: &Path, id: &SiteId) -> Result<IdChange, IdError> {
     if missing()? == IdChange::Nothing {
         return Ok(IdChange::Nothing);
     }
-    let _turn = turn(directory)?;
+    let _lock = lock_directory(directory)?;
     let missing = missing()?;
     if missing != IdChange::Nothing {
         replace(directory, id)?;
@@ -180,11 +180,11 @@ pub fn add(directory: &Path, id: &SiteId) -> Result<IdChange, IdError> {
     Ok(missing)
 }
 
-/// Gives the site in a directory another id, and returns the file.
+/// Replaces the id of a site, and returns the path.
 pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     let path = directory.join("site.yaml");
-    let failed = |source| not_written(&path, lines(id), source);
-    // A link leads to the file that is meant.
+    let failed = |source| write_error(&path, lines(id), source);
+    // A link is not replaced; its target is.
     let file = match fs_err::canonicalize(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.clone(),
@@ -194,7 +194,7 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     let access = match fs_err::metadata(&file) {
         Ok(metadata) => Access {
             mode: metadata.mode() & 0o7777,
-            // Only root can give a file to someone else, and everyone else has it already.
+            // Only root can change the owner, and other users already own the file.
             owner: rustix::process::geteuid()
                 .is_root()
                 .then(|| (metadata.uid(), metadata.gid())),
@@ -203,12 +203,12 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
         Err(error) => return Err(failed(error)),
     };
     let changed = with_id(&text, id);
-    let wanted = Known {
+    let wanted = SiteIdentity {
         id: Some(id.clone()),
-        raised: true,
+        is_current: true,
     };
-    if known_in(changed.clone()) != Some(wanted) {
-        let before = known_in(text).and_then(|known| known.id);
+    if parse_identity(changed.clone()) != Some(wanted) {
+        let before = parse_identity(text).and_then(|known| known.id);
         return Err(IdError::NotEditable {
             path,
             lines: lines(id),
@@ -219,8 +219,8 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     Ok(path)
 }
 
-/// Tells whether a site has this id; another one is an error.
-fn is_there(known: Option<SiteId>, id: &SiteId) -> Result<bool, IdError> {
+/// Tells whether a site has this id; another id is an error.
+fn has_id(known: Option<SiteId>, id: &SiteId) -> Result<bool, IdError> {
     match known {
         Some(known) if known == *id => Ok(true),
         Some(other) => Err(IdError::Conflict(other)),
@@ -228,10 +228,10 @@ fn is_there(known: Option<SiteId>, id: &SiteId) -> Result<bool, IdError> {
     }
 }
 
-/// Waits until no other command gives the site an id.
-fn turn(directory: &Path) -> Result<std::fs::File, IdError> {
+/// Locks a directory against other processes that write an id.
+fn lock_directory(directory: &Path) -> Result<std::fs::File, IdError> {
     let locked = durable::open_directory(directory).and_then(|directory| {
-        lock::lock(&directory, PATIENCE, |_| ())?;
+        lock::lock(&directory, LOCK_TIMEOUT, |_| ())?;
         Ok(directory)
     });
     locked.map_err(|source| IdError::Read {
@@ -244,7 +244,7 @@ fn lines(id: &SiteId) -> String {
     format!("schema_version: 2\nid: {id}\n")
 }
 
-fn not_written(path: &Path, lines: String, source: io::Error) -> IdError {
+fn write_error(path: &Path, lines: String, source: io::Error) -> IdError {
     IdError::Write {
         path: path.to_owned(),
         lines,
@@ -264,7 +264,7 @@ fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>, IdError> {
     }
 }
 
-/// Reads a text that may be missing.
+/// Reads a text file that may be missing.
 fn read_text(path: &Path) -> Result<Option<String>, IdError> {
     let text = read_bytes(path)?.map(String::from_utf8).transpose();
     text.map_err(|_| IdError::Invalid {
@@ -272,19 +272,19 @@ fn read_text(path: &Path) -> Result<Option<String>, IdError> {
     })
 }
 
-/// Returns the text with an id and the schema version that goes with it.
+/// Returns the text with an id and the matching schema version.
 fn with_id(text: &str, id: &SiteId) -> String {
     let key = |line: &str, name: &str| {
         let rest = line.strip_prefix(name);
         rest.is_some_and(|rest| rest.trim_start().starts_with(':'))
     };
-    // Lines end as those of the file do.
+    // Keep the line endings of the file.
     let end = if text.contains("\r\n") { "\r" } else { "" };
     let id_line = format!("id: {id}{end}");
     let mut lines: Vec<String> = text.split_terminator('\n').map(str::to_owned).collect();
     let version = lines.iter().position(|line| key(line, "schema_version"));
     let version = version.unwrap_or_else(|| {
-        // After comments and the mark that begins a document.
+        // After comments and the start of the document.
         let before = |line: &String| {
             line.trim_end().is_empty() || line.starts_with(['#', '%']) || line.starts_with("---")
         };
@@ -306,8 +306,8 @@ fn with_id(text: &str, id: &SiteId) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns what a text says; `None` when it is not that of a valid site.
-fn known_in(text: String) -> Option<Known> {
+/// Returns the identity in a text; `None` if it is not a valid site.
+fn parse_identity(text: String) -> Option<SiteIdentity> {
     let catalog = Catalog::read(vec![InputDocument {
         kind: DocumentKind::Site,
         name: "site".into(),
@@ -320,16 +320,17 @@ fn known_in(text: String) -> Option<Known> {
         .as_ref()
         .filter(|_| site.diagnostics.errors() == 0)?;
     let version = written.schema_version.as_ref();
-    Some(Known {
+    Some(SiteIdentity {
         id: catalog.site_id().cloned(),
-        raised: version.is_some_and(|version| version.value.0 >= 2),
+        is_current: version.is_some_and(|version| version.value.0 >= 2),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        IdChange, IdError, Known, add, add_stock, known_in, read, read_stock, replace, with_id,
+        IdChange, IdError, SiteIdentity, add, add_stock, parse_identity, read, read_stock, replace,
+        with_id,
     };
     use homestak_core::doc::scalar::SiteId;
 
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_added_to_any_usual_site_and_everything_else_stays() {
+    fn an_id_is_added_and_everything_else_stays() {
         let ours = id("kq7f2mzx4vbt3npw");
         for text in [
             "",
@@ -348,11 +349,11 @@ mod tests {
             "defaults: {timezone: UTC}\nschema_version: 1 # first\n",
         ] {
             let changed = with_id(text, &ours);
-            let known = Known {
+            let known = SiteIdentity {
                 id: Some(ours.clone()),
-                raised: true,
+                is_current: true,
             };
-            assert_eq!(known_in(changed.clone()), Some(known), "{changed}");
+            assert_eq!(parse_identity(changed.clone()), Some(known), "{changed}");
             for line in text.lines().filter(|line| !line.starts_with("schema")) {
                 assert!(changed.contains(line), "{line}\n{changed}");
             }
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_of_another_system_stay() {
+    fn windows_line_endings_are_kept() {
         let ours = id("kq7f2mzx4vbt3npw");
         for text in [
             "# Ours.\r\nschema_version: 1\r\ndefaults: {timezone: UTC}\r\n",
@@ -370,11 +371,11 @@ mod tests {
             "schema_version: 1\r\nid: aq7f2mzx4vbt3npw\r\n",
         ] {
             let changed = with_id(text, &ours);
-            let known = Known {
+            let known = SiteIdentity {
                 id: Some(ours.clone()),
-                raised: true,
+                is_current: true,
             };
-            assert_eq!(known_in(changed.clone()), Some(known), "{changed:?}");
+            assert_eq!(parse_identity(changed.clone()), Some(known), "{changed:?}");
             let (all, crlf) = (changed.matches('\n'), changed.matches("\r\n"));
             assert_eq!(all.count(), crlf.count(), "{changed:?}");
         }
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_cannot_be_changed_by_lines_is_left_as_it_is_and_the_lines_are_shown() {
+    fn a_site_that_cannot_be_edited_is_unchanged_and_the_lines_are_returned() {
         let site = tempfile::tempdir().unwrap();
         let file = site.path().join("site.yaml");
         let text = "{defaults: {timezone: UTC}}\n";
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_cannot_be_read_is_not_a_missing_one() {
+    fn an_unreadable_id_does_not_count_as_missing() {
         let site = tempfile::tempdir().unwrap();
         let file = site.path().join("site.yaml");
         for text in [
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_under_an_older_schema_version_gets_the_one_that_goes_with_it() {
+    fn the_schema_version_is_raised_for_an_existing_id() {
         let site = tempfile::tempdir().unwrap();
         let file = site.path().join("site.yaml");
         let ours = id("kq7f2mzx4vbt3npw");

@@ -1,7 +1,4 @@
-//! Writes the stock site into a directory, to start from.
-//!
-//! In: an empty or new directory. Out: the files, and a secrets file with a fresh signing key.
-//! Never: touching a directory that has something in it.
+//! Creates a new site from the stock site, with a random id and signing key, in an empty directory.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +6,7 @@ use homestak_api::durable::{self, Access};
 
 use crate::stock;
 
-/// Why no site was written.
+/// Why no site was created.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The directory is not empty.
@@ -18,11 +15,11 @@ pub enum InitError {
     /// A file could not be written.
     #[error("write the site to `{0}`")]
     Write(PathBuf, #[source] std::io::Error),
-    /// The site got no id.
+    /// The id could not be written.
     #[error(transparent)]
     Id(#[from] crate::id::IdError),
-    /// The system gave no random bytes.
-    #[error("make a signing key: {0}")]
+    /// The system random number generator failed.
+    #[error("generate a signing key: {0}")]
     Random(getrandom::Error),
 }
 
@@ -37,7 +34,7 @@ pub fn init(directory: &Path) -> Result<Vec<PathBuf>, InitError> {
     }
     let mut written = Vec::new();
     for (name, text) in stock::FILES {
-        // A file called `.gitignore` in the source tree would act on the source tree.
+        // A file named `.gitignore` would apply to the source tree.
         let path = directory.join(if *name == "gitignore" {
             ".gitignore"
         } else {

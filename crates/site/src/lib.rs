@@ -1,7 +1,7 @@
-//! LOADS: finds the site directory, reads its documents, writes a new one.
+//! Finds the site directory, reads its documents, and creates new sites.
 //!
-//! In: where to look. Out: texts for `core`, or files on disk.
-//! Never: judging documents; opening sealed secrets (the caller hands in how).
+//! Documents are not validated here, and the caller provides the function that opens sealed
+//! secrets.
 
 pub mod find;
 pub mod git;

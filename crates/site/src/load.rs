@@ -1,7 +1,5 @@
-//! Reads every document of a site, in the flat layout and in the older `v2/` one.
-//!
-//! In: a directory, and how to unseal secrets. Out: [`LoadedSite`]: texts, or why there is none.
-//! Never: more than a bounded part of a file; anything but regular files.
+//! Reads all documents of a site, in the flat layout and in the older `v2/` one. Only regular files
+//! are read, up to a maximum size.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -15,20 +13,19 @@ use homestak_core::doc::{Code, DocumentKind, Severity};
 use crate::secrets::{self, Choice, SecretsFile};
 use crate::stock;
 
-/// Opens sealed secrets: gets the text, returns the plain text or why not. Text that is not
-/// sealed comes back as it is.
+/// Opens sealed secrets; text that is not sealed is returned unchanged.
 pub type Unseal<'a> = &'a dyn Fn(&str) -> Result<String, LoadProblem>;
 
-/// A site as read.
+/// The files of a site.
 #[derive(Default)]
 pub struct LoadedSite {
     /// Its documents.
     pub inputs: Vec<InputDocument>,
-    /// What was noticed beside them: display path and problem.
-    pub notes: Vec<(String, LoadProblem)>,
-    /// Files that hold secrets and are not sealed, relative to the site.
+    /// Problems that belong to no document: path and problem.
+    pub problems: Vec<(String, LoadProblem)>,
+    /// Unsealed files with secrets, relative to the site.
     pub plaintext: Vec<String>,
-    /// Whether the secrets that are read are sealed.
+    /// Whether the secrets are sealed.
     pub sealed: bool,
 }
 
@@ -36,7 +33,7 @@ impl LoadedSite {
     /// Decodes the documents.
     pub fn catalog(self) -> Catalog {
         let mut catalog = Catalog::read(self.inputs);
-        for (path, problem) in self.notes {
+        for (path, problem) in self.problems {
             catalog.add_problem(path, &problem);
         }
         catalog
@@ -85,7 +82,7 @@ pub fn load(directory: &Path, unseal: Unseal<'_>) -> LoadedSite {
         };
         let mut names = BTreeSet::new();
         loaded.folder(kind, &directory.join(folder), &mut names);
-        // `v2/nodes` held something else: node templates, which manifests have replaced.
+        // `v2/nodes` contained node templates, which manifests have replaced.
         if !matches!(kind, DocumentKind::Node) {
             loaded.folder(kind, &directory.join("v2").join(folder), &mut names);
         }
@@ -99,8 +96,8 @@ pub fn load(directory: &Path, unseal: Unseal<'_>) -> LoadedSite {
             loaded.notice(
                 &path,
                 Code::RetiredDirectory,
-                format!("`{retired}/` belongs to an older layout and is not read"),
-                "describe machines under `nodes` in a manifest, and remove the directory",
+                format!("`{retired}/` belongs to an older layout and is ignored"),
+                "define machines under `nodes` in a manifest, and delete the directory",
             );
         }
     }
@@ -125,7 +122,7 @@ impl LoadedSite {
             message,
             hint: hint.into(),
         };
-        self.notes.push((path.display().to_string(), problem));
+        self.problems.push((path.display().to_string(), problem));
     }
 
     fn folder(&mut self, kind: DocumentKind, folder: &Path, names: &mut BTreeSet<String>) {
@@ -159,7 +156,7 @@ impl LoadedSite {
                     file.starts_with('.') || file.ends_with(".md") || file.ends_with(".example");
                 if !expected && path.is_file() {
                     let message =
-                        format!("`{file}` is not read: documents end in `.yaml` or `.yml`");
+                        format!("`{file}` is ignored: document names end in `.yaml` or `.yml`");
                     self.notice(
                         &path,
                         Code::UnknownFile,
@@ -177,7 +174,7 @@ impl LoadedSite {
                     .iter()
                     .find(|input| input.kind == kind && input.name == name);
                 let used = used.map_or("another one", |input| input.path.as_str());
-                let message = format!("the {} in {used} is used instead of this one", kind.word());
+                let message = format!("ignored, because the {} in {used} is used", kind.word());
                 self.notice(
                     &path,
                     Code::Shadowed,
@@ -188,7 +185,7 @@ impl LoadedSite {
         }
     }
 
-    /// Images that every site has, unless it writes its own of that name.
+    /// Adds the built-in images, unless the site has one of the same name.
     fn stock_images(&mut self, own: &BTreeSet<String>) {
         let stock = load_stock().inputs.into_iter();
         self.inputs.extend(
@@ -196,7 +193,7 @@ impl LoadedSite {
         );
     }
 
-    /// `secrets.yaml.enc`, which must be sealed, or else `secrets.yaml`, plain or sealed.
+    /// Reads `secrets.yaml.enc`, which must be sealed, or else `secrets.yaml`, plain or sealed.
     fn secrets(&mut self, directory: &Path, unseal: Unseal<'_>) {
         let mut open = |name: &str| {
             let path = directory.join(name);
@@ -215,7 +212,7 @@ impl LoadedSite {
             return;
         };
         self.sealed = file.sealed;
-        self.notes
+        self.problems
             .extend(notice.map(|(path, problem)| (path.display().to_string(), problem)));
         self.inputs.push(InputDocument {
             kind: DocumentKind::Secrets,
@@ -229,7 +226,7 @@ impl LoadedSite {
         let mode = fs_err::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o077 != 0 {
             let message = format!(
-                "the secrets can be read by others (mode {:04o})",
+                "the secrets are readable by other users (mode {:04o})",
                 mode & 0o7777
             );
             let hint = format!("chmod 600 {}", path.display());
@@ -238,7 +235,7 @@ impl LoadedSite {
     }
 }
 
-/// Reads a text file, up to the largest size a document may have.
+/// Reads a text file, up to the maximum size of a document.
 fn read(path: &Path) -> Result<String, LoadProblem> {
     let unreadable = |message: String| LoadProblem {
         code: Code::Unreadable,
@@ -249,16 +246,16 @@ fn read(path: &Path) -> Result<String, LoadProblem> {
     let metadata = fs_err::metadata(path).map_err(|error| {
         if path.is_symlink() && error.kind() == std::io::ErrorKind::NotFound {
             return LoadProblem {
-                hint: "mend the link, or remove it".into(),
-                ..unreadable("this is a link to a file that does not exist".into())
+                hint: "fix the link, or delete it".into(),
+                ..unreadable("this is a broken symbolic link".into())
             };
         }
         unreadable(error.to_string())
     })?;
     if !metadata.is_file() {
-        // Opening a pipe would wait for a writer that never comes.
+        // Opening a pipe would block until a writer opens it.
         return Err(LoadProblem {
-            hint: "documents are regular files: remove this, or move it out of the site".into(),
+            hint: "documents must be regular files: delete this, or move it out of the site".into(),
             ..unreadable("this is not a regular file".into())
         });
     }
@@ -278,17 +275,17 @@ fn read(path: &Path) -> Result<String, LoadProblem> {
     text(bytes)
 }
 
-/// Takes the bytes of a document as text.
+/// Converts the bytes of a document to text.
 pub fn text(bytes: Vec<u8>) -> Result<String, LoadProblem> {
     String::from_utf8(bytes).map_err(|error| {
         let bytes = error.as_bytes();
-        let (fits, rest) = bytes.split_at(error.utf8_error().valid_up_to());
-        let line = fits.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let (valid, rest) = bytes.split_at(error.utf8_error().valid_up_to());
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
         let message = if matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
             "the file is UTF-16 text, not UTF-8".to_owned()
         } else {
             let byte = rest.first().copied().unwrap_or_default();
-            format!("the file is not UTF-8 text: line {line} holds the byte 0x{byte:02x}")
+            format!("the file is not UTF-8 text: line {line} contains the byte 0x{byte:02x}")
         };
         LoadProblem {
             code: Code::NotText,

@@ -1,7 +1,4 @@
-//! The one place of this crate that starts processes: git, to ask what it tracks.
-//!
-//! In: a directory and arguments. Out: what git printed, or `None` when it could not say.
-//! Never: a shell; arguments go as they are.
+//! Runs git.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,13 +6,13 @@ use std::time::Duration;
 
 use homestak_api::limit;
 
-/// How long git may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for git.
+const GIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs git in `directory` and returns its output when it succeeded.
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
 pub(crate) fn git(directory: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
-    // Git needs its own settings, and nothing else of what this process was given.
+    // git gets only the environment variables that it needs.
     let needed = |name: &str| {
         ["PATH", "HOME", "XDG_CONFIG_HOME"].contains(&name) || name.starts_with("GIT_")
     };
@@ -29,6 +26,6 @@ pub(crate) fn git(directory: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let output = limit::output(&mut git, b"", PATIENCE).ok()?;
+    let output = limit::output(&mut git, b"", GIT_TIMEOUT).ok()?;
     output.status.success().then_some(output.stdout)
 }

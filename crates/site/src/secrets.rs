@@ -1,8 +1,6 @@
-//! Which file of secrets is read when there is a plain one and a sealed one: the sealed one.
-//!
-//! In: both files, opened. Out: the one that is read, or why none is.
-//! Never: a plain file instead of a sealed one; a value that was removed from the sealed file would
-//! stay in use.
+//! Chooses between the plain and the sealed secrets file. The sealed one is used; if both exist
+//! they must have the same content, because a plain file could bring back a secret that was
+//! removed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,26 +10,26 @@ use homestak_core::doc::{Code, Diagnostics, FileId, Severity, Source, Value, yam
 
 use crate::load::Unseal;
 
-/// The plain file's name; a sealed file may have it too.
+/// Name of the plain file; a sealed file may have it too.
 pub const PLAIN: &str = "secrets.yaml";
-/// The sealed file's name.
+/// Name of the sealed file.
 pub const SEALED: &str = "secrets.yaml.enc";
 
-/// How many keys a message names.
-const NAMED: usize = 8;
+/// How many keys are listed in a message.
+const MAX_LISTED: usize = 8;
 
-/// One file of secrets.
+/// A secrets file.
 pub(crate) struct SecretsFile {
-    /// Where it is.
+    /// Its path.
     pub(crate) path: PathBuf,
-    /// Its plain text, or why there is none.
+    /// The decrypted text, or the problem.
     pub(crate) text: Result<String, LoadProblem>,
-    /// Whether it was sealed; so counts one that could not be read.
+    /// Whether it is sealed; true also if it could not be read.
     pub(crate) sealed: bool,
 }
 
 impl SecretsFile {
-    /// Opens a file's text.
+    /// Decrypts the text of a file.
     pub(crate) fn open(
         path: PathBuf,
         text: Result<String, LoadProblem>,
@@ -50,11 +48,11 @@ impl SecretsFile {
     }
 }
 
-/// What is read, and a problem beside it.
+/// The chosen file.
 pub(crate) struct Choice {
-    /// The file that is read.
+    /// The file.
     pub(crate) file: SecretsFile,
-    /// Something worth knowing about the other file.
+    /// A notice about the other file.
     pub(crate) notice: Option<(PathBuf, LoadProblem)>,
 }
 
@@ -71,7 +69,7 @@ pub(crate) fn choose(plain: Option<SecretsFile>, sealed: Option<SecretsFile>) ->
         match (&file.text, &plain.text) {
             (Ok(one), Ok(other)) => match differences(one, other) {
                 Some(what) => file.text = Err(differ(&file.path, &plain.path, &what)),
-                None => notice = Some((plain.path.clone(), superfluous(&plain.path))),
+                None => notice = Some((plain.path.clone(), duplicate(&plain.path))),
             },
             _ => file.text = Err(not_compared(&file, &plain)),
         }
@@ -85,16 +83,18 @@ fn not_sealed(path: &Path) -> LoadProblem {
         code: Code::NotSealed,
         severity: Severity::Error,
         message: format!("`{SEALED}` is not sealed: its secrets are plain text"),
-        hint: format!("homestak secrets encrypt --in-place {path}; replace what was pushed"),
+        hint: format!(
+            "run `homestak secrets encrypt --in-place {path}`, and replace secrets that were pushed"
+        ),
     }
 }
 
-fn superfluous(plain: &Path) -> LoadProblem {
+fn duplicate(plain: &Path) -> LoadProblem {
     LoadProblem {
         code: Code::Shadowed,
         severity: Severity::Notice,
-        message: format!("`{SEALED}` is read instead of this file, which has the same content"),
-        hint: format!("rm {}", plain.display()),
+        message: format!("ignored, because `{SEALED}` has the same content and is used"),
+        hint: format!("delete it: `rm {}`", plain.display()),
     }
 }
 
@@ -111,7 +111,7 @@ fn not_compared(sealed: &SecretsFile, plain: &SecretsFile) -> LoadProblem {
     let (name, problem) = match (&sealed.text, &plain.text) {
         (Err(problem), _) => (SEALED, problem),
         (Ok(_), Err(problem)) => (PLAIN, problem),
-        (Ok(_), Ok(_)) => return superfluous(&plain.path),
+        (Ok(_), Ok(_)) => return duplicate(&plain.path),
     };
     let why = &problem.message;
     LoadProblem {
@@ -131,30 +131,30 @@ fn not_compared(sealed: &SecretsFile, plain: &SecretsFile) -> LoadProblem {
 fn keep_one(sealed: &Path, plain: &Path) -> String {
     let (sealed, plain) = (sealed.display(), plain.display());
     format!(
-        "to keep the sealed file: rm {plain}; to keep the plain one: homestak secrets encrypt {plain} --out {sealed}, then rm {plain}"
+        "to keep the sealed file, run `rm {plain}`; to keep the plain one, run `homestak secrets encrypt {plain} --out {sealed}`, then `rm {plain}`"
     )
 }
 
-/// Says in what two documents differ; `None` when they are equal. One that is not valid equals only
-/// the same text: what was skipped in it may be the difference.
+/// Describes how two documents differ; `None` if they are equal. An invalid document is equal only
+/// to the same text.
 fn differences(sealed: &str, plain: &str) -> Option<String> {
     if sealed == plain {
         return None;
     }
     let tree = |name, text| {
         let source = Source::secret(name, text);
-        let mut faults = Diagnostics::default();
-        let tree = yaml::parse(FileId(0), &source, &mut faults);
-        let fault = faults
+        let mut diagnostics = Diagnostics::default();
+        let tree = yaml::parse(FileId(0), &source, &mut diagnostics);
+        let error = diagnostics
             .iter()
-            .find(|fault| fault.severity == Severity::Error);
-        match (tree, fault) {
+            .find(|one| one.severity == Severity::Error);
+        match (tree, error) {
             (Some(tree), None) => Ok(tree),
-            (_, Some(fault)) => {
-                let line = source.line_of(fault.span.start) + 1;
+            (_, Some(error)) => {
+                let line = source.line_of(error.span.start) + 1;
                 Err(format!(
                     "`{name}` is not valid, line {line}: {}",
-                    fault.message
+                    error.message
                 ))
             }
             (None, None) => Err(format!("`{name}` is empty")),
@@ -167,28 +167,32 @@ fn differences(sealed: &str, plain: &str) -> Option<String> {
     };
     let mut found = Differences::default();
     found.compare(&sealed, &plain, "");
-    let said = [
+    let parts = [
         ("different values of", &found.values),
         (&*format!("only `{SEALED}` has"), &found.only_sealed),
         (&*format!("only `{PLAIN}` has"), &found.only_plain),
     ];
-    let said = said.into_iter().filter(|(_, names)| !names.is_empty());
-    let said: Vec<String> = said
+    let parts = parts.into_iter().filter(|(_, names)| !names.is_empty());
+    let parts: Vec<String> = parts
         .map(|(what, names)| format!("{what} {}", listed(names)))
         .collect();
-    (!said.is_empty()).then(|| said.join("; "))
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn listed(names: &BTreeSet<String>) -> String {
-    let shown: Vec<String> = names.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
-    let more = match names.len().saturating_sub(NAMED) {
+    let shown: Vec<String> = names
+        .iter()
+        .take(MAX_LISTED)
+        .map(|n| format!("`{n}`"))
+        .collect();
+    let more = match names.len().saturating_sub(MAX_LISTED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     format!("{}{more}", shown.join(", "))
 }
 
-/// Names of keys, without their values.
+/// Names of differing keys, without values.
 #[derive(Default)]
 struct Differences {
     values: BTreeSet<String>,
@@ -202,7 +206,7 @@ impl Differences {
             "" => key.to_owned(),
             path => format!("{path}.{key}"),
         };
-        // A section that was emptied has no value at all.
+        // An empty section may have no value.
         let entries = |value: &'_ Value| match value.is_null() {
             true => Some(Vec::new()),
             false => value.entries().map(<[_]>::to_vec),

@@ -1,11 +1,8 @@
-//! The stock site, built into the program.
-//!
-//! In: nothing. Out: its files as text.
-//! Never: a file that is not in `stock-site/`; a test compares the two.
+//! The built-in stock site. A test compares it with `stock-site/`.
 
 macro_rules! stock {
     ($($path:literal)*) => {
-        /// Files of the stock site: path within the site, and text.
+        /// Files of the stock site: path and text.
         pub const FILES: &[(&str, &str)] =
             &[$(($path, include_str!(concat!("../../../stock-site/", $path))),)*];
     };

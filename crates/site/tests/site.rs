@@ -1,4 +1,4 @@
-//! Finding, loading and starting sites, on real directories.
+//! Finding, loading and creating sites in real directories.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn candidates(root: &Path) -> Candidates {
 }
 
 #[test]
-fn places_are_looked_at_in_order_and_the_first_that_is_there_wins() {
+fn paths_are_searched_in_order_and_the_first_site_is_used() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     std::fs::create_dir_all(root.join("work/here")).unwrap();
@@ -45,19 +45,19 @@ fn places_are_looked_at_in_order_and_the_first_that_is_there_wins() {
         "work/here/site-config",
     ];
     for step in steps {
-        let place = site_at(&root.join(step));
+        let site = site_at(&root.join(step));
         assert_eq!(
             find(&candidates).unwrap().source,
-            SiteSource::Directory(place),
+            SiteSource::Directory(site),
             "{step}"
         );
     }
     let anchor = root.join("anchor");
-    let place = site_at(&anchor.join("config"));
+    let site = site_at(&anchor.join("config"));
     candidates.root = Some(anchor);
     assert_eq!(
         find(&candidates).unwrap().source,
-        SiteSource::Directory(place)
+        SiteSource::Directory(site)
     );
     candidates.site_config = Some(site_at(&root.join("variable")));
     assert_eq!(
@@ -74,7 +74,7 @@ fn places_are_looked_at_in_order_and_the_first_that_is_there_wins() {
 }
 
 #[test]
-fn a_place_that_was_named_and_is_not_there_is_an_error() {
+fn a_missing_explicit_path_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     let named = Candidates {
         site_config: Some(root.path().join("gone")),
@@ -92,49 +92,52 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_site_that_belongs_to_somebody_else_is_not_taken_unless_it_is_named() {
+fn a_site_of_another_user_is_used_only_if_given_explicitly() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
-    let place = site_at(&root.join("work/here/site-config"));
-    let stranger = Candidates {
+    let site = site_at(&root.join("work/here/site-config"));
+    let other_user = Candidates {
         owners: vec![own_user(root) + 1],
         ..candidates(root)
     };
-    let error = find(&stranger).unwrap_err();
+    let error = find(&other_user).unwrap_err();
     assert!(
-        matches!(&error, FindError::Untrusted { path, .. } if *path == place),
+        matches!(&error, FindError::Untrusted { path, .. } if *path == site),
         "{error}"
     );
     assert!(find(&candidates(root)).is_ok());
     let named = Candidates {
-        site_config: Some(place.clone()),
-        ..stranger
+        site_config: Some(site.clone()),
+        ..other_user
     };
-    assert_eq!(find(&named).unwrap().source, SiteSource::Directory(place));
+    assert_eq!(find(&named).unwrap().source, SiteSource::Directory(site));
 }
 
 #[test]
-fn links_and_documents_of_a_site_count_as_well_as_its_directory() {
-    // Only root can give files away.
+fn links_and_documents_of_a_site_are_checked_like_its_directory() {
+    // Only root can change the owner.
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     if own_user(root) != 0 {
         return;
     }
     let other = 12345;
-    let place = root.join("work/here/site-config");
+    let site = root.join("work/here/site-config");
     std::fs::create_dir_all(root.join("work/here")).unwrap();
     let real = site_at(&root.join("real"));
-    std::os::unix::fs::symlink(&real, &place).unwrap();
+    std::os::unix::fs::symlink(&real, &site).unwrap();
     assert!(find(&candidates(root)).is_ok());
-    std::os::unix::fs::lchown(&place, Some(other), None).unwrap();
+    std::os::unix::fs::lchown(&site, Some(other), None).unwrap();
     assert!(
         find(&candidates(root)).is_err(),
-        "the link is another user's"
+        "the link belongs to another user"
     );
-    std::os::unix::fs::lchown(&place, Some(0), None).unwrap();
+    std::os::unix::fs::lchown(&site, Some(0), None).unwrap();
     std::os::unix::fs::chown(&real, Some(other), None).unwrap();
-    assert!(find(&candidates(root)).is_err(), "what it points at is");
+    assert!(
+        find(&candidates(root)).is_err(),
+        "the target belongs to another user"
+    );
     std::os::unix::fs::chown(&real, Some(0), None).unwrap();
     let document = real.join("site.yaml");
     std::fs::write(&document, "schema_version: 1\n").unwrap();
@@ -145,26 +148,26 @@ fn links_and_documents_of_a_site_count_as_well_as_its_directory() {
 }
 
 #[test]
-fn a_site_that_others_can_write_to_is_refused() {
+fn a_world_writable_site_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
-    let place = site_at(&root.join("work/here/site-config"));
+    let site = site_at(&root.join("work/here/site-config"));
     let named = Candidates {
-        flag: Some(place.clone()),
+        flag: Some(site.clone()),
         ..candidates(root)
     };
     for mode in [0o777, 0o1777, 0o757] {
-        set_mode(&place, mode);
+        set_mode(&site, mode);
         for candidates in [&candidates(root), &named] {
             let error = find(candidates).unwrap_err();
             assert!(
-                matches!(&error, FindError::Untrusted { path, .. } if *path == place),
+                matches!(&error, FindError::Untrusted { path, .. } if *path == site),
                 "{mode:o}: {error}"
             );
         }
     }
-    set_mode(&place, 0o755);
-    let document = place.join("site.yaml");
+    set_mode(&site, 0o755);
+    let document = site.join("site.yaml");
     std::fs::write(&document, "schema_version: 1\n").unwrap();
     set_mode(&document, 0o666);
     assert!(find(&candidates(root)).is_err());
@@ -175,12 +178,12 @@ fn a_site_that_others_can_write_to_is_refused() {
 }
 
 #[test]
-fn every_document_that_is_read_is_checked_and_all_that_are_wrong_are_listed() {
+fn all_untrusted_documents_are_listed() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
-    let place = site_at(&root.join("work/here/site-config"));
+    let site = site_at(&root.join("work/here/site-config"));
     let named = Candidates {
-        flag: Some(place.clone()),
+        flag: Some(site.clone()),
         ..candidates(root)
     };
     let documents = [
@@ -191,58 +194,58 @@ fn every_document_that_is_read_is_checked_and_all_that_are_wrong_are_listed() {
         ".sops.yaml",
     ];
     for name in documents {
-        let path = place.join(name);
+        let path = site.join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "a: b\n").unwrap();
         set_mode(&path, 0o666);
     }
-    set_mode(&place.join("v2/specs"), 0o777);
-    // Nobody reads this one.
-    std::fs::write(place.join("specs/notes.txt"), "").unwrap();
-    set_mode(&place.join("specs/notes.txt"), 0o666);
+    set_mode(&site.join("v2/specs"), 0o777);
+    // This file is not read.
+    std::fs::write(site.join("specs/notes.txt"), "").unwrap();
+    set_mode(&site.join("specs/notes.txt"), 0o666);
     for candidates in [&candidates(root), &named] {
         let error = find(candidates).unwrap_err().to_string();
         for name in documents.iter().chain(&["v2/specs"]) {
-            let told = format!("write to `{}`", place.join(name).display());
-            assert!(error.contains(&told), "{name}: {error}");
+            let message = format!("write to `{}`", site.join(name).display());
+            assert!(error.contains(&message), "{name}: {error}");
         }
         assert!(!error.contains("notes.txt"), "{error}");
     }
     for name in documents {
-        set_mode(&place.join(name), 0o644);
+        set_mode(&site.join(name), 0o644);
     }
-    set_mode(&place.join("v2/specs"), 0o755);
+    set_mode(&site.join("v2/specs"), 0o755);
     find(&candidates(root)).unwrap();
-    // Only root can give files away.
+    // Only root can change the owner.
     if own_user(root) == 0 {
-        std::os::unix::fs::chown(place.join(documents[0]), Some(12345), None).unwrap();
+        std::os::unix::fs::chown(site.join(documents[0]), Some(12345), None).unwrap();
         let error = find(&candidates(root)).unwrap_err().to_string();
-        assert!(error.contains("belongs to the user 12345"), "{error}");
+        assert!(error.contains("belongs to user 12345"), "{error}");
         find(&named).unwrap();
     }
 }
 
 #[test]
-fn a_site_of_a_group_is_taken_when_it_is_named_or_the_group_is_the_owners_own() {
+fn a_group_writable_site_is_used_if_explicit_or_of_the_private_group() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     if own_user(root) != 0 {
         return;
     }
-    let place = site_at(&root.join("work/here/site-config"));
-    set_mode(&place, 0o775);
+    let site = site_at(&root.join("work/here/site-config"));
+    set_mode(&site, 0o775);
     assert!(find(&candidates(root)).is_ok());
-    std::os::unix::fs::chown(&place, None, Some(12345)).unwrap();
+    std::os::unix::fs::chown(&site, None, Some(12345)).unwrap();
     assert!(find(&candidates(root)).is_err());
     let named = Candidates {
-        flag: Some(place.clone()),
+        flag: Some(site.clone()),
         ..candidates(root)
     };
     assert!(find(&named).is_ok());
 }
 
 #[test]
-fn a_directory_with_nothing_of_a_site_in_it_is_passed_over() {
+fn a_directory_without_files_of_a_site_is_skipped() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(root.path().join("work/here/site-config")).unwrap();
     let found = find(&candidates(root.path())).unwrap();
@@ -256,7 +259,7 @@ fn a_directory_with_nothing_of_a_site_in_it_is_passed_over() {
 }
 
 #[test]
-fn the_stock_site_in_the_program_is_the_one_in_the_tree() {
+fn the_built_in_stock_site_matches_the_source_tree() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../stock-site");
     let mut files = Vec::new();
     let mut folders = vec![root.clone()];
@@ -282,13 +285,13 @@ fn the_stock_site_in_the_program_is_the_one_in_the_tree() {
 }
 
 #[test]
-fn the_stock_site_has_no_fault_and_no_notice() {
+fn the_stock_site_has_no_diagnostics() {
     let catalog = load_stock().catalog();
-    let faults = validate(&catalog);
+    let diagnostics = validate(&catalog);
     assert_eq!(
-        faults
+        diagnostics
             .iter()
-            .map(|fault| fault.message.as_str())
+            .map(|one| one.message.as_str())
             .collect::<Vec<_>>(),
         Vec::<&str>::new()
     );
@@ -308,39 +311,39 @@ fn the_stock_site_has_no_fault_and_no_notice() {
 }
 
 #[test]
-fn a_started_site_is_valid_private_and_not_written_twice() {
+fn a_new_site_is_valid_private_and_not_overwritten() {
     let root = tempfile::tempdir().unwrap();
-    let place = root.path().join("site");
-    init(&place).unwrap();
-    let mode = std::fs::metadata(place.join("secrets.yaml"))
+    let site = root.path().join("site");
+    init(&site).unwrap();
+    let mode = std::fs::metadata(site.join("secrets.yaml"))
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
-    let ignored = std::fs::read_to_string(place.join(".gitignore")).unwrap();
+    let ignored = std::fs::read_to_string(site.join(".gitignore")).unwrap();
     assert!(ignored.lines().any(|line| line == "*.homestak-new"));
-    let catalog = load(&place, &|text| Ok(text.to_owned())).catalog();
-    // Whose keys it is for is not known yet, and Debian's images are the latest ones.
-    let said: Vec<Code> = validate(&catalog).iter().map(|fault| fault.code).collect();
+    let catalog = load(&site, &|text| Ok(text.to_owned())).catalog();
+    // A new site has no keys, and the Debian images are the latest ones.
+    let codes: Vec<Code> = validate(&catalog).iter().map(|one| one.code).collect();
     let unpinned = Code::UnpinnedImage;
-    assert_eq!(said, [unpinned, unpinned, Code::NoKeys]);
-    assert!(matches!(init(&place), Err(InitError::NotEmpty(_))));
+    assert_eq!(codes, [unpinned, unpinned, Code::NoKeys]);
+    assert!(matches!(init(&site), Err(InitError::NotEmpty(_))));
     let other = root.path().join("other");
     init(&other).unwrap();
-    let secrets = |place: &Path| std::fs::read_to_string(place.join("secrets.yaml")).unwrap();
+    let secrets = |site: &Path| std::fs::read_to_string(site.join("secrets.yaml")).unwrap();
     assert_ne!(
-        secrets(&place),
+        secrets(&site),
         secrets(&other),
-        "each site has a signing key of its own"
+        "each site has its own signing key"
     );
 }
 
 #[test]
-fn the_older_layout_loads_and_the_flat_one_wins() {
+fn the_flat_layout_overrides_the_older_one() {
     let root = tempfile::tempdir().unwrap();
-    let place = root.path();
+    let site = root.path();
     let write = |path: &str, text: &str| {
-        let path = place.join(path);
+        let path = site.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
@@ -358,10 +361,10 @@ fn the_older_layout_loads_and_the_flat_one_wins() {
         "v2/manifests/m.yaml",
         "schema_version: 2\nname: m\nnodes: [{name: a, spec: base, preset: vm-small}]\n",
     );
-    let catalog = load(place, &|text| Ok(text.to_owned())).catalog();
-    let faults = validate(&catalog);
-    assert_eq!(faults.errors(), 0);
-    let mut codes: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
+    let catalog = load(site, &|text| Ok(text.to_owned())).catalog();
+    let diagnostics = validate(&catalog);
+    assert_eq!(diagnostics.errors(), 0);
+    let mut codes: Vec<&str> = diagnostics.iter().map(|one| one.code.id()).collect();
     codes.sort_unstable();
     codes.dedup();
     assert!(
@@ -378,21 +381,21 @@ fn the_older_layout_loads_and_the_flat_one_wins() {
         .value
         .0;
     assert_eq!(cores, 2);
-    assert!(catalog.nodes.is_empty(), "v2/nodes held something else");
+    assert!(catalog.nodes.is_empty(), "v2/nodes is ignored");
 }
 
 #[test]
-fn pipes_and_binary_files_are_reported_and_nothing_waits() {
+fn pipes_and_binary_files_are_reported_without_blocking() {
     let root = tempfile::tempdir().unwrap();
-    let place = root.path();
-    std::fs::create_dir_all(place.join("specs")).unwrap();
-    std::fs::write(place.join("specs/binary.yaml"), [0xff, 0xfe, 0x00]).unwrap();
-    let made = std::process::Command::new("mkfifo")
-        .arg(place.join("specs/pipe.yaml"))
+    let site = root.path();
+    std::fs::create_dir_all(site.join("specs")).unwrap();
+    std::fs::write(site.join("specs/binary.yaml"), [0xff, 0xfe, 0x00]).unwrap();
+    let mkfifo = std::process::Command::new("mkfifo")
+        .arg(site.join("specs/pipe.yaml"))
         .status()
         .unwrap();
-    assert!(made.success());
-    let loaded = load(place, &|text| Ok(text.to_owned()));
+    assert!(mkfifo.success());
+    let loaded = load(site, &|text| Ok(text.to_owned()));
     let specs = loaded
         .inputs
         .iter()
@@ -404,7 +407,7 @@ fn pipes_and_binary_files_are_reported_and_nothing_waits() {
 }
 
 #[test]
-fn git_is_asked_only_about_the_files_named() {
+fn only_the_given_files_are_checked_in_git() {
     let root = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
         let status = std::process::Command::new("git")
@@ -419,7 +422,7 @@ fn git_is_asked_only_about_the_files_named() {
     std::fs::write(root.path().join("other.yaml"), "a: b\n").unwrap();
     assert!(
         git::tracked(root.path(), &["secrets.yaml".into()]).is_empty(),
-        "there is no repository"
+        "no repository yet"
     );
     run(&["init", "-q"]);
     assert!(git::tracked(root.path(), &["secrets.yaml".into()]).is_empty());

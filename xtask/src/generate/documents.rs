@@ -214,7 +214,7 @@ impl<'s> Walk<'s> {
 
 /// Returns how the schema describes the old name of a key.
 fn old_name_of(key: &str) -> String {
-    format!("Old name of `{key}`.")
+    format!("Deprecated name of `{key}`.")
 }
 
 /// Fails when an old name belongs to no key: then it would be missing from the page.
@@ -333,7 +333,7 @@ mod tests {
     fn old_names_are_noted_with_the_new_one() {
         let rows = rows(json!({
             "name": { "type": "string", "description": "Its name." },
-            "title": { "anyOf": [{ "type": "string" }, { "type": "null" }], "deprecated": true, "description": "Old name of `name`." },
+            "title": { "anyOf": [{ "type": "string" }, { "type": "null" }], "deprecated": true, "description": "Deprecated name of `name`." },
         }));
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0][4], "Its name. Old name: `title`.");

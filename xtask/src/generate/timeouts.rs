@@ -25,7 +25,7 @@ pub(super) fn page() -> String {
             vec![
                 format!("`{}`", limit.word()),
                 seconds,
-                limit.what().to_owned(),
+                limit.description().to_owned(),
             ]
         })
         .collect();

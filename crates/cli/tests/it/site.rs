@@ -21,7 +21,7 @@ fn a_site_of_another_user_is_refused_with_what_to_do() {
     let run = world.run(&["site", "validate"]);
     assert_eq!(run.code, 3, "{}", run.err);
     assert!(
-        run.err.contains("belongs to the user 12345") && run.err.contains("homestak --site "),
+        run.err.contains("belongs to user 12345") && run.err.contains("homestak --site "),
         "{}",
         run.err
     );

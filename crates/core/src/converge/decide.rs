@@ -1,5 +1,5 @@
-//! The decision: which fields differ, which steps run, and what is refused. If the spec as a whole is
-//! refused, there are no steps.
+//! The decision: which fields differ, which steps run, and what is refused. If the spec as a whole
+//! is refused, there are no steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,8 +58,8 @@ impl Decision {
     }
 
     /// Tells whether the changes could keep a user from logging in and using sudo. Changes to other
-    /// users' accounts cannot, and must not need confirmation: such a user could prevent it. An empty
-    /// name means any user.
+    /// users' accounts cannot, and must not need confirmation: such a user could prevent it. An
+    /// empty name means any user.
     pub fn could_lock_out(&self, user: &str) -> bool {
         let concerns = |change: &Change| match (change.danger, change.resource.split_once(':')) {
             (Some(Danger::Users), Some(("user" | "keys", name))) => user.is_empty() || name == user,

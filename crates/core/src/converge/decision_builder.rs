@@ -1,5 +1,5 @@
-//! Collects what the comparison of each resource finds: changes, steps, and what is managed. A file is
-//! written once; two resources that define the same file differently are refused.
+//! Collects what the comparison of each resource finds: changes, steps, and what is managed. A file
+//! is written once; two resources that define the same file differently are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -195,8 +195,8 @@ impl<'a> DecisionBuilder<'a> {
         self.refused.insert(id, why.to_owned());
     }
 
-    /// Marks a file that contains a corrected setting: it is written whatever is done about the rest
-    /// of it.
+    /// Marks a file that contains a corrected setting: it is written whatever is done about the
+    /// rest of it.
     pub(super) fn require(&mut self, path: &str) {
         self.required.insert(path.to_owned());
     }
@@ -256,8 +256,8 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Sets the text of a file that is managed in part. Owner and mode stay. A missing one is created
-    /// and does not become managed.
+    /// Sets the text of a file that is managed in part. Owner and mode stay. A missing one is
+    /// created and does not become managed.
     pub(super) fn edit_file(
         &mut self,
         resource: &str,

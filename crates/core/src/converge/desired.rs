@@ -1,4 +1,5 @@
-//! Lists the desired resources of a spec, each once, in an order that does not depend on the spec's.
+//! Lists the desired resources of a spec, each once, in an order that does not depend on the
+//! spec's.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Edits the text of files that are managed in part. Lines that are not managed stay, and a text that
-//! already matches is returned unchanged.
+//! Edits the text of files that are managed in part. Lines that are not managed stay, and a text
+//! that already matches is returned unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -328,8 +328,8 @@ const DEFAULT_KEY_FILES: &[&str] = &[
 ];
 
 /// Comments out lines of an sshd configuration file that grant more access than the settings:
-/// exceptions in `Match` blocks, other sources of keys, and includes of other files. Returns the new
-/// text and those lines.
+/// exceptions in `Match` blocks, other sources of keys, and includes of other files. Returns the
+/// new text and those lines.
 pub(super) fn sshd_exceptions(
     text: &str,
     settings: &BTreeMap<String, String>,
@@ -395,8 +395,9 @@ pub(super) fn same_setting(found: &str, desired: &str) -> bool {
     plain(found) == plain(desired)
 }
 
-/// Returns type and body of a key in a line of `authorized_keys`, without options and comment. Parsed
-/// as sshd does: a first word that is not a key type is options, which may contain quoted text.
+/// Returns type and body of a key in a line of `authorized_keys`, without options and comment.
+/// Parsed as sshd does: a first word that is not a key type is options, which may contain quoted
+/// text.
 pub(super) fn key_body(line: &str) -> Option<String> {
     const BLANK: [char; 2] = [' ', '\t'];
     // sshd ignores everything after a zero byte.

@@ -1,4 +1,4 @@
-//! Which facts of a node are needed for a decision. Home directories are found by whoever gathers facts.
+//! Which facts of a node are needed for a decision. Home directories are found while gathering.
 
 use std::collections::BTreeSet;
 

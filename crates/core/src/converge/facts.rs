@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// The observed state of a node. Maps are by name or path; what is not in a map does not exist on the
-/// node.
+/// The observed state of a node. Maps are by name or path; what is not in a map does not exist on
+/// the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// The operating system.

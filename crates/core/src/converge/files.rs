@@ -1,5 +1,5 @@
-//! Turns desired files into changes and steps. Owner or mode are never set on content that differs from
-//! the desired one and is only reported.
+//! Turns desired files into changes and steps. Owner or mode are never set on content that differs
+//! from the desired one and is only reported.
 
 use sha2::{Digest as _, Sha256};
 
@@ -9,8 +9,8 @@ use super::facts::{Facts, FileFact};
 use super::step::Step;
 
 impl DecisionBuilder<'_> {
-    /// Compares all desired files with the node. Files of an earlier spec that are no longer desired are
-    /// deleted.
+    /// Compares all desired files with the node. Files of an earlier spec that are no longer
+    /// desired are deleted.
     pub(super) fn plan_files(&mut self) {
         for path in &self.last.managed.files {
             let desired =
@@ -133,8 +133,8 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// Returns the content to write: `Some(None)` if it matches or stays as found, `None` if the file
-    /// cannot be written.
+    /// Returns the content to write: `Some(None)` if it matches or stays as found, `None` if the
+    /// file cannot be written.
     fn plan_content(
         &mut self,
         path: &str,

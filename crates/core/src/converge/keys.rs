@@ -1,5 +1,5 @@
-//! SSH keys of users: those of the spec, and foreign ones. The number and length of reported fields is
-//! limited, whatever users write into their key files.
+//! SSH keys of users: those of the spec, and foreign ones. The number and length of reported fields
+//! is limited, whatever users write into their key files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,8 +58,8 @@ impl KeyFiles {
     }
 }
 
-/// Returns the text of a key file. One that belongs to another user and is not world-readable counts
-/// as unreadable: its lines would be copied to a file that this user can read.
+/// Returns the text of a key file. One that belongs to another user and is not world-readable
+/// counts as unreadable: its lines would be copied to a file that this user can read.
 pub(super) fn own_text<'a>(
     builder: &'a DecisionBuilder<'_>,
     path: &str,

@@ -1,5 +1,5 @@
-//! Packages, services, files and kernel settings. Services and packages that existed before the first
-//! spec are never stopped or removed for being absent from it.
+//! Packages, services, files and kernel settings. Services and packages that existed before the
+//! first spec are never stopped or removed for being absent from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! What is done about a difference, by field: corrected, only reported, or ignored. The result does not
-//! depend on the order of the patterns.
+//! What is done about a difference, by field: corrected, only reported, or ignored. The result does
+//! not depend on the order of the patterns.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,9 +129,9 @@ impl Policy {
         found.unwrap_or_default()
     }
 
-    /// Returns the rule of the most specific pattern that matches a field. A pattern without `*` is more
-    /// specific than one with; then the one with more characters other than `*`; then the stricter
-    /// rule.
+    /// Returns the rule of the most specific pattern that matches a field. A pattern without `*` is
+    /// more specific than one with; then the one with more characters other than `*`; then the
+    /// stricter rule.
     pub fn rule(&self, id: &str) -> Option<Handling> {
         self.fields
             .iter()

@@ -1,4 +1,5 @@
-//! Settings of the SSH server, in one managed file. Settings that are not corrected stay where they are.
+//! Settings of the SSH server, in one managed file. Settings that are not corrected stay where they
+//! are.
 
 use std::collections::BTreeMap;
 
@@ -120,8 +121,8 @@ fn effective(name: &str, builder: &DecisionBuilder<'_>) -> String {
     )
 }
 
-/// Returns the content of the managed file: corrected settings, and the existing lines of those that
-/// are not corrected.
+/// Returns the content of the managed file: corrected settings, and the existing lines of those
+/// that are not corrected.
 fn own_file(
     settings: &BTreeMap<String, String>,
     ours: &BTreeMap<String, String>,

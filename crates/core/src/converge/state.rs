@@ -1,5 +1,5 @@
-//! The state that a node stores from one run to the next: desired values, what is managed, and what is
-//! unfinished. It holds no secrets; content of files is stored as a digest.
+//! The state that a node stores from one run to the next: desired values, what is managed, and what
+//! is unfinished. It holds no secrets; content of files is stored as a digest.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -137,8 +137,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// Tells whether it follows the write of a file. If the write succeeded and this step did not run,
-    /// nothing on the node shows that it is missing.
+    /// Tells whether it follows the write of a file. If the write succeeded and this step did not
+    /// run, nothing on the node shows that it is missing.
     pub fn follows_files(&self) -> bool {
         match self {
             Self::Reload { .. }

@@ -1,7 +1,4 @@
-//! Addresses and networks as documents write them.
-//!
-//! In: text such as `192.0.2.7`, `192.0.2.7/24`, `192.0.2.0/24`, `dhcp`. Out: checked types.
-//! Never: looking an address up; a host name is not an address.
+//! Addresses and networks, such as `192.0.2.7`, `192.0.2.7/24`, `192.0.2.0/24` and `dhcp`.
 
 use std::net::IpAddr;
 
@@ -17,7 +14,7 @@ use super::tree::Value;
 pub struct Cidr {
     /// The address.
     pub ip: IpAddr,
-    /// How many leading bits name the network.
+    /// Length of the network prefix, in bits.
     pub prefix: u8,
 }
 
@@ -32,7 +29,7 @@ impl Cidr {
         (u32::from(prefix) <= width(ip)).then_some(Self { ip, prefix })
     }
 
-    /// Returns the network this address lies in.
+    /// Returns the network of this address.
     pub fn network(self) -> Self {
         Self {
             ip: masked(self.ip, self.prefix, false),
@@ -45,12 +42,12 @@ impl Cidr {
         masked(self.ip, self.prefix, true)
     }
 
-    /// Tells whether `ip` lies in this network.
+    /// Tells whether `ip` is in this network.
     pub fn contains(self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.ip.is_ipv4() && masked(ip, self.prefix, false) == self.network().ip
     }
 
-    /// Tells whether `ip` names the network itself or everyone in it, and so no machine.
+    /// Tells whether `ip` is the network or broadcast address.
     pub fn is_reserved(self, ip: IpAddr) -> bool {
         let point_to_point = u32::from(self.prefix) + 1 >= width(self.ip);
         !point_to_point && (ip == self.network().ip || (ip.is_ipv4() && ip == self.last()))
@@ -67,7 +64,7 @@ fn width(ip: IpAddr) -> u32 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-/// Sets the bits behind the prefix all to zero or all to one.
+/// Sets all bits after the prefix to zero or to one.
 fn masked(ip: IpAddr, prefix: u8, ones: bool) -> IpAddr {
     let host_bits = width(ip).saturating_sub(u32::from(prefix));
     match ip {
@@ -89,11 +86,11 @@ fn masked(ip: IpAddr, prefix: u8, ones: bool) -> IpAddr {
 pub enum Address {
     /// From a DHCP server.
     Dhcp,
-    /// Fixed, with the prefix when it was written.
+    /// Static.
     Static {
         /// The address.
         ip: IpAddr,
-        /// The prefix, if written.
+        /// The prefix, if given.
         prefix: Option<u8>,
     },
 }
@@ -124,7 +121,7 @@ impl Decode for IpAddr {
             return Some(ip);
         }
         let hint = match Cidr::parse(text) {
-            Some(cidr) => format!("leave the prefix out: `{}`", cidr.ip),
+            Some(cidr) => format!("remove the prefix: `{}`", cidr.ip),
             None => "write an IPv4 or IPv6 address, such as `192.0.2.1`".into(),
         };
         let message = format!("{} is not an address", cx.quoted(text));

@@ -1,16 +1,11 @@
-//! The two macros that declare documents: one list of keys gives type, decoder and schema.
-//!
-//! In: keys with their types, old names and door signs. Out: `struct`s and `enum`s with [`Decode`].
-//! Never: a key that the decoder reads and the schema lacks, or the other way round.
-//!
-//! [`Decode`]: super::decode::Decode
+//! Two macros that declare documents: one list of keys gives the type, the decoder and the schema.
 
-/// Declares a mapping with fixed keys. Every field is `Option<Spanned<T>>`: what is absent or
-/// wrong is `None`, and the resolver applies defaults.
+/// Declares a mapping with fixed keys. Every field is `Option<Spanned<T>>`: `None` if absent or
+/// invalid; the resolver applies defaults.
 ///
-/// `= required` reports a missing key; `old "x"` accepts an earlier name with a notice;
-/// `default "x"` only documents what the resolver does when the key is absent. `Debug` is
-/// derived where asked for: documents with secrets have none.
+/// `= required` reports a missing key; `old "x"` accepts a deprecated name with a notice;
+/// `default "x"` only documents the default that the resolver applies. `Debug` is derived on
+/// request: documents with secrets have none.
 macro_rules! document {
     (
         $(#[doc = $doc:literal])+
@@ -27,8 +22,7 @@ macro_rules! document {
         #[derive(Clone, Default $(, $($derive),+)?)]
         pub struct $name {
             $($(#[doc = $field_doc])+ pub $field: Option<$crate::doc::Spanned<$ty>>,)*
-            /// Keys that were written with a wrong value or a misspelt name, so that nothing is
-            /// concluded from their absence.
+            /// Keys with an invalid value or a misspelt name: they must not count as absent.
             pub invalid: Vec<&'static str>,
         }
 
@@ -104,7 +98,7 @@ macro_rules! document {
     (@default $default:literal) => { Some($default) };
 }
 
-/// Declares an enum written as one of a few words.
+/// Declares an enum that documents write as a string.
 macro_rules! choice {
     (
         $(#[doc = $doc:literal])+
@@ -117,15 +111,15 @@ macro_rules! choice {
         impl $name {
             /// Every choice, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-            /// Every word that can be written.
+            /// The strings of all choices.
             pub const WORDS: &'static [&'static str] = &[$($word,)+];
 
-            /// Returns the word as written in documents.
+            /// Returns the string used in documents.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)+ }
             }
 
-            /// Returns the choice behind a word.
+            /// Returns the choice of a string.
             pub fn from_word(word: &str) -> Option<Self> {
                 match word {
                     $($word => Some(Self::$variant),)+
@@ -142,7 +136,7 @@ macro_rules! choice {
 
         impl $crate::doc::Decode for $name {
             fn decode(value: &$crate::doc::Value, cx: &mut $crate::doc::Context<'_>) -> Option<Self> {
-                // A bare `yes` is a choice that lacks its quotes; a bare `true` is none at all.
+                // An unquoted `yes` may be a choice without its quotes; `true` is never one.
                 let bare = value.scalar().filter(|scalar| {
                     matches!(scalar.meaning(), $crate::doc::tree::Meaning::Bool(_) | $crate::doc::tree::Meaning::Ambiguous)
                         && !Self::WORDS.contains(&scalar.text.as_str())

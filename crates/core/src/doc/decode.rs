@@ -1,7 +1,5 @@
-//! Tree to typed value, reporting every fault and going on.
-//!
-//! In: a [`Value`]. Out: `Some` value, or `None` after at least one fault was reported.
-//! Never: stopping at the first fault; saying what a secret source contains.
+//! Decodes a tree into typed values. All errors are reported, not only the first one; values of
+//! secret sources never appear in messages.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +9,16 @@ use super::schema::Definitions;
 use super::source::Span;
 use super::tree::{Data, Entry, Meaning, Scalar, Value};
 
-/// Most items of a list. A decoded node takes a kilobyte where `{}` takes two bytes of text, so
-/// the limits on text and values alone would not bound memory.
+/// The longest list. A decoded node needs a kilobyte of memory for two bytes of text (`{}`), so the
+/// limits on text and values alone do not bound memory.
 const MAX_ITEMS: usize = 100_000;
 
-/// A decoded value with its place. Equality ignores the place.
+/// A decoded value with its span. Equality ignores the span.
 #[derive(Clone, Debug)]
 pub struct Spanned<T> {
     /// The value.
     pub value: T,
-    /// Where it was written.
+    /// Its position in the source.
     pub span: Span,
 }
 
@@ -43,27 +41,27 @@ impl<T> std::ops::Deref for Spanned<T> {
     }
 }
 
-/// A type that can be read from a document and described to an editor.
+/// A type that can be decoded from a document and has a JSON Schema.
 pub trait Decode: Sized {
-    /// Reads the value, or reports why not.
+    /// Decodes a value, or reports why it is invalid.
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self>;
     /// Returns the JSON Schema of the type.
     fn schema(definitions: &mut Definitions) -> serde_json::Value;
 }
 
-/// What decoders share: where faults go, and whether the source may be quoted.
+/// What decoders share: collected diagnostics, and whether the source is secret.
 pub struct Context<'a> {
-    /// Where faults go.
-    pub faults: &'a mut Diagnostics,
-    /// Whether the source holds secrets, so that no text of it may appear in a message.
+    /// Collected diagnostics.
+    pub diagnostics: &'a mut Diagnostics,
+    /// Whether the source contains secrets, so that messages must not quote it.
     pub secret: bool,
 }
 
 impl<'a> Context<'a> {
-    /// Makes a context for an ordinary source.
-    pub fn new(faults: &'a mut Diagnostics) -> Self {
+    /// Creates a context for a source without secrets.
+    pub fn new(diagnostics: &'a mut Diagnostics) -> Self {
         Self {
-            faults,
+            diagnostics,
             secret: false,
         }
     }
@@ -76,7 +74,7 @@ impl<'a> Context<'a> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.faults
+        self.diagnostics
             .push(Diagnostic::error(code, span, message).hint(hint));
     }
 
@@ -88,16 +86,16 @@ impl<'a> Context<'a> {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        self.faults
+        self.diagnostics
             .push(Diagnostic::notice(code, span, message).hint(hint));
     }
 
-    /// Quotes text in a message, unless the source holds secrets.
+    /// Quotes text in a message, unless the source is secret.
     pub fn quoted(&self, text: &str) -> String {
         if self.secret {
             "(not shown)".into()
         } else if text.is_empty() {
-            "an empty text".into()
+            "an empty string".into()
         } else {
             format!("`{}`", shorten(text))
         }
@@ -174,7 +172,7 @@ impl<'a> Context<'a> {
         None
     }
 
-    /// Returns text, or reports that the value is not text.
+    /// Returns a string, or reports that the value is not one.
     pub fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
         let Some(scalar) = value.scalar() else {
             return self.wrong_type(value, "a string");
@@ -195,14 +193,14 @@ impl<'a> Context<'a> {
             scalar.text.clone()
         };
         let message = if self.secret {
-            "a bare word is not text here".to_owned()
+            "an unquoted word is not a string here".to_owned()
         } else {
-            let who = if scalar.meaning() == Meaning::Ambiguous {
-                "some YAML readers take"
+            let parsers = if scalar.meaning() == Meaning::Ambiguous {
+                "some YAML parsers read"
             } else {
-                "YAML readers take"
+                "YAML parsers read"
             };
-            format!("a bare `{shown}` is not text: {who} it for a boolean")
+            format!("an unquoted `{shown}` is not a string: {parsers} it as a boolean")
         };
         self.error(
             Code::BareYesNo,
@@ -213,7 +211,7 @@ impl<'a> Context<'a> {
         None
     }
 
-    /// Reads one field of a mapping; null counts as absent.
+    /// Decodes one field of a mapping; null counts as absent.
     pub fn field<T: Decode>(&mut self, entry: &Entry) -> Option<Spanned<T>> {
         if entry.value.is_null() {
             return None;
@@ -221,12 +219,16 @@ impl<'a> Context<'a> {
         Spanned::decode(&entry.value, self)
     }
 
-    /// Reports a key that does not exist here. Returns the key that was probably meant, so that
-    /// its absence is not reported as well.
+    /// Reports an unknown key. Returns the key that was probably meant, so that it is not reported
+    /// as missing too.
     pub fn unknown_key(&mut self, entry: &Entry, known: &[&'static str]) -> Option<&'static str> {
         let key = entry.key.text.as_str();
-        // Guessing is the dearest part, and nobody sees the guess once the faults are only counted.
-        let guesses = if self.faults.is_full() { &[] } else { known };
+        // Guessing is expensive, and useless once diagnostics are only counted.
+        let guesses = if self.diagnostics.is_full() {
+            &[]
+        } else {
+            known
+        };
         let near = closest(key, guesses.iter().copied()).or_else(|| by_words(key, guesses));
         let message = match (&near, self.secret) {
             (None, true) => "unknown key".to_owned(),
@@ -243,14 +245,14 @@ impl<'a> Context<'a> {
             .find(|key| Some(*key) == near.as_deref())
     }
 
-    /// Reports a key that must be there, or that is there with nothing behind it.
+    /// Reports a required key that is missing or has no value.
     pub fn missing_key(&mut self, span: Span, entries: &[Entry], key: &str, what: &str) {
         if let Some(entry) = entries.iter().find(|entry| entry.key.text == key) {
             return self.error(
                 Code::Empty,
                 entry.key.span,
                 format!("`{key}` has no value"),
-                format!("write a value behind `{key}:`"),
+                format!("add a value after `{key}:`"),
             );
         }
         self.error(
@@ -261,25 +263,27 @@ impl<'a> Context<'a> {
         );
     }
 
-    /// Reports an old key name that still works.
+    /// Reports a deprecated key name.
     pub fn renamed(&mut self, span: Span, old: &str, new: &str) {
         self.notice(
             Code::OldName,
             span,
-            format!("`{old}` is the old name of `{new}`"),
-            format!("write `{new}`; the old name still works"),
+            format!("`{old}` is deprecated; use `{new}`"),
+            format!("rename it to `{new}`; the deprecated name is still accepted"),
         );
     }
 
-    /// Reports an old and a new name for the same thing side by side.
+    /// Reports a key that is present under both its names.
     pub fn both_names(&mut self, old: Span, new: Span, old_name: &str, new_name: &str) {
-        self.faults.push(
+        self.diagnostics.push(
             Diagnostic::error(
                 Code::DuplicateKey,
                 old,
-                format!("`{old_name}` is the old name of `{new_name}`, which is written too"),
+                format!(
+                    "`{old_name}` is the deprecated name of `{new_name}`, which is also present"
+                ),
             )
-            .label(new, "written here")
+            .label(new, "also here")
             .hint(format!("remove `{old_name}`")),
         );
     }
@@ -311,7 +315,7 @@ impl<T: Decode> Decode for Vec<T> {
             );
             return None;
         }
-        // A list that grows as it is read takes up to twice its size.
+        // A growing vector would need up to twice the memory.
         let mut all = Self::with_capacity(items.len());
         all.extend(items.iter().filter_map(|item| T::decode(item, cx)));
         Some(all)
@@ -321,8 +325,7 @@ impl<T: Decode> Decode for Vec<T> {
     }
 }
 
-/// A mapping whose keys are names chosen by the author; order does not matter. The place of a
-/// value is its name's: that is where people look for it.
+/// A mapping with arbitrary keys, in any order. The span of a value is that of its key.
 impl<T: Decode> Decode for BTreeMap<String, Spanned<T>> {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
         let entries = cx.mapping(value)?;
@@ -344,14 +347,14 @@ impl<T: Decode> Decode for BTreeMap<String, Spanned<T>> {
     }
 }
 
-/// Returns the candidate that `text` was most likely meant to be.
+/// Returns the candidate that is most similar to `text`, if any is similar enough.
 pub fn closest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<String> {
     let text: String = text.chars().take(64).collect::<String>().to_lowercase();
     let length = text.chars().count();
     let limit = (length / 3).clamp(1, 4);
     candidates
         .into_iter()
-        // Each character more or less is one step, and counting is quicker than comparing.
+        // The distance is at least the difference in length, which is cheaper to compute.
         .filter(|candidate| candidate.chars().count().abs_diff(length) <= limit)
         .map(|candidate| {
             let folded = candidate.to_lowercase();
@@ -368,7 +371,7 @@ pub fn closest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         .map(|(_, candidate)| candidate.to_owned())
 }
 
-/// Returns the one key whose words contain those of `key`, or the other way round: `mode` for
+/// Returns the only key whose words contain those of `key`, or vice versa: `mode` for
 /// `default_mode`, `vlan_id` for `vlan`.
 fn by_words(key: &str, known: &[&'static str]) -> Option<String> {
     let words = |text: &str| -> Vec<String> {
@@ -387,7 +390,7 @@ fn by_words(key: &str, known: &[&'static str]) -> Option<String> {
     }
 }
 
-/// Cuts text for a message: input may be long.
+/// Shortens text for a message to one line of limited length.
 pub fn shorten(text: &str) -> String {
     const LONGEST: usize = 60;
     let one_line: String = text

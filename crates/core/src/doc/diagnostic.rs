@@ -1,41 +1,39 @@
-//! What is wrong with a document, where, and what to do about it.
-//!
-//! In: faults found while reading. Out: [`Diagnostic`]s, as data; wording for people, no layout.
-//! Never: the value of a secret; whoever makes a message about a secret source names kinds only.
+//! Diagnostics of documents: what is wrong, where, and how to fix it, as data. Messages about
+//! secret sources never contain values.
 
 use std::collections::BTreeSet;
 
 use super::code::Code;
 use super::source::{Sources, Span};
 
-/// How much a diagnostic matters.
+/// The severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The document is wrong and is not used.
+    /// The document is invalid.
     Error,
-    /// The document is used; something about it is worth knowing.
+    /// The document is valid.
     Notice,
 }
 
-/// One fault or notice, with its place and a way out.
+/// An error or notice, with its position and a hint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
     /// The stable code.
     pub code: Code,
-    /// Whether it stops the document from being used.
+    /// Its severity.
     pub severity: Severity,
-    /// Where it is.
+    /// Its position.
     pub span: Span,
-    /// What is wrong, as a fragment without a final period.
+    /// The message, without a final period.
     pub message: String,
-    /// Other places that belong to it.
+    /// Related positions.
     pub labels: Vec<(Span, String)>,
-    /// What to do next.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
 impl Diagnostic {
-    /// Makes an error.
+    /// Creates an error.
     pub fn error(code: Code, span: Span, message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
@@ -48,7 +46,7 @@ impl Diagnostic {
         }
     }
 
-    /// Makes a notice.
+    /// Creates a notice.
     pub fn notice(code: Code, span: Span, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Notice,
@@ -56,7 +54,7 @@ impl Diagnostic {
         }
     }
 
-    /// Adds the way out.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self {
@@ -65,7 +63,7 @@ impl Diagnostic {
         }
     }
 
-    /// Adds another place.
+    /// Adds a related position.
     #[must_use]
     pub fn label(mut self, span: Span, text: impl Into<String>) -> Self {
         self.labels.push((span, text.into()));
@@ -73,21 +71,21 @@ impl Diagnostic {
     }
 }
 
-/// Most diagnostics kept from one run. More than this helps nobody and costs memory.
+/// The number of diagnostics that are kept; further ones are only counted.
 const MAX_KEPT: usize = 1_000;
 
-/// Collects diagnostics, so that one run reports all of them.
+/// A collection of diagnostics.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnostics {
     kept: Vec<Diagnostic>,
-    /// What is kept already: documents shared by several others are reported once.
+    /// For deduplication: a document may be read by several others.
     seen: BTreeSet<(Code, Span, String)>,
     errors: usize,
     dropped: usize,
 }
 
 impl Diagnostics {
-    /// Adds one. A diagnostic that is already there is not added again.
+    /// Adds a diagnostic, unless it is a duplicate.
     pub fn push(&mut self, diagnostic: Diagnostic) {
         let key = (diagnostic.code, diagnostic.span, diagnostic.message.clone());
         if self.seen.contains(&key) {
@@ -102,11 +100,11 @@ impl Diagnostics {
         }
     }
 
-    /// Adds all of another collection.
+    /// Adds all diagnostics of another collection.
     pub fn extend(&mut self, other: Self) {
         let kept = other
             .iter()
-            .filter(|fault| fault.severity == Severity::Error)
+            .filter(|one| one.severity == Severity::Error)
             .count();
         self.errors += other.errors - kept;
         self.dropped += other.dropped;
@@ -115,48 +113,48 @@ impl Diagnostics {
         }
     }
 
-    /// Returns the same without the diagnostics of a code.
+    /// Returns the collection without the diagnostics of a code.
     #[must_use]
     pub fn without(&self, code: Code) -> Self {
         let mut others = Self {
             dropped: self.dropped,
             ..Self::default()
         };
-        for diagnostic in self.kept.iter().filter(|fault| fault.code != code) {
+        for diagnostic in self.kept.iter().filter(|one| one.code != code) {
             others.push(diagnostic.clone());
         }
         others.errors = self.errors;
         others
     }
 
-    /// Tells whether further diagnostics are counted only, so that no work need go into them.
+    /// Tells whether further diagnostics are only counted.
     pub fn is_full(&self) -> bool {
         self.kept.len() >= MAX_KEPT
     }
 
-    /// Returns how many errors were reported so far.
+    /// Returns the number of errors.
     pub fn errors(&self) -> usize {
         self.errors
     }
 
-    /// Returns how many diagnostics were counted but not kept.
+    /// Returns the number of diagnostics that were counted but not kept.
     pub fn dropped(&self) -> usize {
         self.dropped
     }
 
-    /// Returns the diagnostics sorted by file path, place and code.
+    /// Returns the diagnostics sorted by path, position and code.
     pub fn sorted(&self, sources: &Sources) -> Vec<&Diagnostic> {
         let mut all: Vec<_> = self.kept.iter().collect();
-        all.sort_by_cached_key(|fault| {
+        all.sort_by_cached_key(|one| {
             let path = sources
-                .source(fault.span.file)
+                .source(one.span.file)
                 .map(|source| source.path.clone());
-            (path, fault.span.start, fault.code, fault.message.clone())
+            (path, one.span.start, one.code, one.message.clone())
         });
         all
     }
 
-    /// Returns the diagnostics in the order they were found.
+    /// Returns the diagnostics in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
         self.kept.iter()
     }
@@ -168,8 +166,8 @@ mod tests {
     use crate::doc::FileId;
 
     #[test]
-    fn the_same_fault_is_kept_once_however_many_come_between() {
-        let fault = |start| {
+    fn duplicates_are_dropped_however_many_diagnostics_are_between() {
+        let unknown_key = |start| {
             let span = Span {
                 file: FileId(0),
                 start,
@@ -177,9 +175,9 @@ mod tests {
             };
             Diagnostic::error(Code::UnknownKey, span, "unknown key")
         };
-        let mut faults = Diagnostics::default();
-        (0..200).for_each(|start| faults.push(fault(start)));
-        faults.push(fault(0));
-        assert_eq!((faults.errors(), faults.iter().count()), (200, 200));
+        let mut all = Diagnostics::default();
+        (0..200).for_each(|start| all.push(unknown_key(start)));
+        all.push(unknown_key(0));
+        assert_eq!((all.errors(), all.iter().count()), (200, 200));
     }
 }

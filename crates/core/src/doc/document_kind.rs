@@ -1,7 +1,4 @@
-//! The kinds of documents and where in a site each kind lives.
-//!
-//! In: nothing. Out: [`DocumentKind`] with its directory, schema name and schema.
-//! Never: reading; the list is shared by loader, schema command and checks.
+//! The kinds of documents, with directory and schema of each.
 
 use super::decode::Decode;
 use super::schema::Definitions;
@@ -31,7 +28,7 @@ pub enum DocumentKind {
 }
 
 impl DocumentKind {
-    /// Every kind, in the order people meet them.
+    /// Every kind, in the order of the documentation.
     pub const ALL: &'static [Self] = &[
         Self::Site,
         Self::Secrets,
@@ -44,7 +41,7 @@ impl DocumentKind {
         Self::Node,
     ];
 
-    /// Returns the word for one such document.
+    /// Returns the name of the kind, in the singular.
     pub fn word(self) -> &'static str {
         match self {
             Self::Site => "site",
@@ -59,7 +56,7 @@ impl DocumentKind {
         }
     }
 
-    /// Returns the directory of the kind, or `None` for the two single files.
+    /// Returns the directory of the kind; `None` for the two single files.
     pub fn directory(self) -> Option<&'static str> {
         match self {
             Self::Site | Self::Secrets => None,
@@ -73,7 +70,7 @@ impl DocumentKind {
         }
     }
 
-    /// Returns the version in the name of the kind's schema.
+    /// Returns the schema version.
     pub fn version(self) -> u8 {
         if self == Self::Manifest { 2 } else { 1 }
     }

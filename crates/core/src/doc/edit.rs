@@ -1,14 +1,12 @@
-//! Changes one value of a document in place; comments and layout stay.
-//!
-//! In: a document's text, a key at its top, a text value. Out: the changed text.
-//! Never: a change that would not read back; then there is none.
+//! Changes one value of a document in its text; comments and layout stay. The result is parsed
+//! again before it is returned.
 
 use super::emit::emit_scalar;
 use super::tree::Scalar;
 use super::{Diagnostics, FileId, Source, yaml};
 
-/// Sets a key at the top of a mapping to a text. Returns `None` when the text is no mapping, or
-/// the result would not read back.
+/// Sets a top-level key to a string. Returns `None` if the document is not a mapping, or the result
+/// would not parse to the expected value.
 pub fn set_text(text: &str, key: &str, value: &str) -> Option<String> {
     let read = |text: &str| {
         yaml::parse(
@@ -22,10 +20,10 @@ pub fn set_text(text: &str, key: &str, value: &str) -> Option<String> {
     let scalar = emit_scalar(&Scalar::text(value));
     let entry = tree.entries()?.iter().find(|entry| entry.key.text == key);
     let changed = match entry {
-        // Nothing stands behind the key: the value goes behind its colon.
+        // The key has no value: insert it after the colon.
         Some(entry) if entry.value.span.start == entry.value.span.end => {
-            let behind = entry.key.span.end as usize;
-            let at = behind + text.get(behind..)?.find(':')? + 1;
+            let key_end = entry.key.span.end as usize;
+            let at = key_end + text.get(key_end..)?.find(':')? + 1;
             format!("{} {scalar}{}", text.get(..at)?, text.get(at..)?)
         }
         Some(entry) => {
@@ -53,7 +51,7 @@ mod tests {
     use super::set_text;
 
     #[test]
-    fn a_key_is_added_or_changed_and_the_rest_stays() {
+    fn a_key_is_added_or_changed_and_other_text_stays() {
         let text = "# father\napi_endpoint: https://a:8006  # rack 3\n";
         let added = set_text(text, "fingerprint", "AA:BB").unwrap();
         assert_eq!(added, format!("{text}fingerprint: AA:BB\n"));
@@ -67,7 +65,7 @@ mod tests {
         assert_eq!(
             set_text("{a: 1}\n", "fingerprint", "x"),
             None,
-            "a flow mapping has no room behind it"
+            "a line cannot be appended to a flow mapping"
         );
     }
 }

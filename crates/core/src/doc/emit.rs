@@ -1,12 +1,8 @@
-//! Tree to YAML text.
-//!
-//! In: a [`Value`]. Out: text that reads back as an equal value.
-//! Never: comments or the original layout; those stay with whoever edits in place.
+//! Writes a tree as YAML that parses to an equal value. Comments and the original layout are lost.
 
 use super::tree::{Data, Entry, Meaning, Scalar, Style, Value};
 
-/// Longest key in bytes that stands before its colon; readers need not look further than 1,024
-/// characters for one. Longer ones get a line of their own.
+/// Longest implicit key, in bytes: YAML allows 1,024 characters. Longer keys are written with `?`.
 const LONGEST_KEY: usize = 1_000;
 
 /// Writes a value as a YAML document: block style, two spaces, empty collections inline.
@@ -23,16 +19,11 @@ pub fn emit(value: &Value) -> String {
     out
 }
 
-/// Writes one scalar as it must stand behind `key: ` to be read back as the same thing.
+/// Writes a scalar so that it parses to the same value after `key: `.
 pub fn emit_scalar(scalar: &Scalar) -> String {
     let mut out = String::new();
     scalar_into(&mut out, scalar);
     out
-}
-
-/// Writes text as a key must stand in front of `: `.
-pub fn emit_key(text: &str) -> String {
-    emit_scalar(&Scalar::text(text))
 }
 
 fn mapping(out: &mut String, entries: &[Entry], indent: usize) {
@@ -104,7 +95,7 @@ fn scalar_into(out: &mut String, scalar: &Scalar) {
     }
 }
 
-/// Tells whether text can stand without quotes and is still read as text, also by YAML 1.1 readers.
+/// Tells whether text is a string without quotes, also for YAML 1.1 parsers.
 fn plain_is_safe(text: &str) -> bool {
     let plain = Scalar {
         text: text.to_owned(),

@@ -1,7 +1,4 @@
-//! `hosts/*.yaml`: physical machines, reached over SSH.
-//!
-//! In: a tree. Out: [`Host`], everything optional as written.
-//! Never: Proxmox VE's API; that is `nodes/*.yaml`.
+//! `hosts/*.yaml`: physical machines that are reached over SSH.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +11,7 @@ use super::scalar::{Domain, Int, Name, Port, TimeZone, UserName, Version};
 use super::spec::SshKeyId;
 
 choice! {
-    /// What an interface is.
+    /// Type of a network interface.
     InterfaceType {
         /// A bridge that guests are attached to.
         Bridge = "bridge",
@@ -33,25 +30,25 @@ document! {
     Host as "the host" {
         /// Always 1.
         schema_version: Version<1>,
-        /// What kind of host it is, unless `nodes/` has a file of the same name.
+        /// Kind of host, unless `nodes/` has a file of the same name.
         kind default "\"ssh\"": Name,
-        /// Its name, for people; the file's name counts.
+        /// Display name; the host is identified by its file name.
         host: String,
         /// DNS domain.
         domain: Domain,
-        /// Address for SSH; `vmbr0`'s when left out.
+        /// Address for SSH; defaults to that of `vmbr0`.
         ip: IpAddr,
-        /// Its network.
+        /// Network configuration.
         network: HostNetwork,
-        /// Its disks.
+        /// Disks.
         storage: HostStorage,
-        /// What it is made of. Without effect in this version.
+        /// Hardware. No effect in this version.
         hardware: HostHardware,
-        /// How it is reached.
+        /// SSH access.
         access: HostAccess,
-        /// Its SSH server, as found.
+        /// Settings of its SSH server.
         ssh: HostSsh,
-        /// Time zone, instead of the site's.
+        /// Time zone; overrides the site default.
         timezone: TimeZone,
     }
 }
@@ -69,13 +66,13 @@ document! {
     /// An interface of a host.
     #[derive(Debug, PartialEq)]
     Interface as "the interface" {
-        /// What it is.
+        /// Type of interface.
         kind ["type"]: InterfaceType,
-        /// Its members.
+        /// Member interfaces.
         ports: Vec<Spanned<String>>,
         /// Its address.
         address: Cidr,
-        /// The gateway behind it.
+        /// Its gateway.
         gateway: IpAddr,
     }
 }
@@ -101,7 +98,7 @@ document! {
 }
 
 document! {
-    /// What a host is made of.
+    /// The hardware of a host.
     #[derive(Debug, PartialEq)]
     HostHardware as "hardware" {
         /// CPU cores.
@@ -112,25 +109,25 @@ document! {
 }
 
 document! {
-    /// How a host is reached.
+    /// SSH access to a host.
     #[derive(Debug, PartialEq)]
     HostAccess as "access" {
         /// User for SSH.
         host_user old "ssh_user" default "\"root\"": UserName,
         /// Port for SSH.
         ssh_port default "22": Port,
-        /// Keys that may log in, ids under `ssh_keys` in `secrets.yaml`. Without effect in this version.
+        /// Authorized keys: ids under `ssh_keys` in `secrets.yaml`. No effect in this version.
         authorized_keys: Vec<Spanned<SshKeyId>>,
     }
 }
 
 document! {
-    /// The SSH server of a host, as found.
+    /// Settings of the SSH server of a host.
     #[derive(Debug, PartialEq)]
     HostSsh as "ssh" {
-        /// Whether root may log in; quote the word.
+        /// Whether root may log in, as a quoted string.
         permit_root_login: PermitRootLogin,
-        /// Whether passwords are accepted; quote the word.
+        /// Whether passwords are accepted, as a quoted string.
         password_authentication: YesNo,
     }
 }

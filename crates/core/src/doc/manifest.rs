@@ -1,7 +1,4 @@
-//! `manifests/*.yaml`, schema version 2: which machines there are and how they hang together.
-//!
-//! In: a tree. Out: [`Manifest`], everything optional as written.
-//! Never: looking beyond the document; references stay names.
+//! `manifests/*.yaml`, schema version 2: the machines of a deployment and their relations.
 
 use super::address::Address;
 use super::declare::{choice, document};
@@ -15,19 +12,19 @@ choice! {
     Pattern {
         /// Nodes side by side on one host.
         Flat = "flat",
-        /// Nodes on nodes: a tree.
+        /// Nodes that run on other nodes: a tree.
         Tiered = "tiered",
-        /// Peers that know each other, each with nodes of its own if it hosts.
+        /// Peers, each with its own children if it is a hypervisor.
         Mesh = "mesh",
-        /// One hub in the middle, spokes around it.
+        /// One hub and its spokes.
         HubSpoke = "hub-spoke",
-        /// Regions with local tiers and links between them.
+        /// Regions with links between them.
         Federated = "federated",
     }
 }
 
 choice! {
-    /// What a node is.
+    /// Type of a node.
     NodeType {
         /// A virtual machine.
         Vm = "vm",
@@ -41,13 +38,13 @@ choice! {
 }
 
 choice! {
-    /// Who starts the configuration of a node. The end state is the same.
+    /// Who starts the configuration of a node. The result is the same.
     Mode {
         /// The driver copies the spec and runs the agent over SSH.
         Push = "push",
-        /// The node fetches its spec by itself on first boot.
+        /// The node fetches its spec on first boot.
         Pull = "pull",
-        /// The driver triggers, the node does the rest.
+        /// The driver triggers the node, which fetches its spec.
         Hybrid = "hybrid",
     }
 }
@@ -55,11 +52,11 @@ choice! {
 choice! {
     /// What happens to the rest when a node fails.
     OnError {
-        /// Halt, leave what is there.
+        /// Stop and keep what was created.
         Stop = "stop",
-        /// Remove what this run created, then halt.
+        /// Remove what this run created, then stop.
         Rollback = "rollback",
-        /// Go on with nodes that do not depend on the failed one.
+        /// Continue with nodes that do not depend on the failed one.
         Continue = "continue",
     }
 }
@@ -70,21 +67,21 @@ document! {
     Manifest as "the manifest" {
         /// Always 2.
         schema_version: Version<2>,
-        /// Name of the manifest; the file's name without `.yaml`.
+        /// Name of the manifest; must match the file name without `.yaml`.
         name: Name,
-        /// One line for people.
+        /// One-line description.
         description: String,
-        /// Shape of the graph. Derived when left out; checked when written.
+        /// Shape of the graph. Derived if omitted, otherwise checked.
         pattern: Pattern,
-        /// The node in the middle of a hub-spoke manifest.
+        /// The hub of a hub-spoke manifest.
         hub: NodeName,
         /// Who starts the configuration of nodes.
         execution: Execution,
-        /// How the manifest is carried out.
+        /// How the manifest is applied.
         settings: Settings,
         /// The regions of a federated manifest.
         regions: Vec<Spanned<Region>>,
-        /// Which regions of a federated manifest are joined.
+        /// Links between regions of a federated manifest.
         links: Vec<Spanned<Link>>,
         /// The machines.
         nodes = required: Vec<Spanned<Node>>,
@@ -92,16 +89,16 @@ document! {
 }
 
 document! {
-    /// The mode of nodes that do not name one.
+    /// The default mode of nodes.
     #[derive(Debug, PartialEq)]
     Execution as "execution" {
-        /// Mode of all nodes without one of their own.
+        /// Mode of nodes that set none.
         default_mode default "push": Mode,
     }
 }
 
 document! {
-    /// How a manifest is carried out.
+    /// How a manifest is applied.
     #[derive(Debug, PartialEq)]
     Settings as "settings" {
         /// Wait for SSH after boot, configure nodes over it, and check it in `manifest test`.
@@ -110,13 +107,13 @@ document! {
         cleanup_on_failure default "true": bool,
         /// Seconds added to each wait per level of nesting.
         timeout_buffer default "60": Seconds,
-        /// Time limits, in seconds. `--timeout` and `HOMESTAK_TIMEOUTS` come before them.
+        /// Time limits, in seconds. `--timeout` and `HOMESTAK_TIMEOUTS` override them.
         timeouts: TimeoutSettings,
         /// What happens to the rest when a node fails.
         on_error default "stop": OnError,
-        /// How many nodes are worked on at once.
+        /// Maximum number of nodes that are processed at the same time.
         parallelism default "4": Int<1, 64>,
-        /// First vmid; each node without its own gets this plus its rank by name.
+        /// First vmid; nodes without a `vmid` get this plus their rank by name.
         vmid_base: Vmid,
     }
 }
@@ -127,7 +124,7 @@ document! {
     Region as "a region" {
         /// Name of the region.
         name = required: Name,
-        /// One line for people.
+        /// One-line description.
         description: String,
         /// Host the region's nodes run on; a name from `nodes/`.
         host: Name,
@@ -138,9 +135,9 @@ document! {
     /// A link between two regions.
     #[derive(Debug, PartialEq)]
     Link as "a link" {
-        /// The two regions that are joined.
+        /// The two regions.
         between = required: Vec<Spanned<Name>>,
-        /// One line for people.
+        /// One-line description.
         description: String,
     }
 }
@@ -149,51 +146,51 @@ document! {
     /// One machine.
     #[derive(Debug, PartialEq)]
     Node as "the node" {
-        /// Identity and host name; unique in the manifest.
+        /// Name and host name; unique in the manifest.
         name = required: NodeName,
-        /// What it is.
+        /// Type of node.
         kind ["type"] default "vm": NodeType,
-        /// One line for people.
+        /// One-line description.
         description: String,
-        /// What it becomes; a name from `specs/`.
+        /// Configuration; a name from `specs/`.
         spec: Name,
-        /// How big it is; a name from `presets/`. Defaults to the site's.
+        /// Size; a name from `presets/`. Defaults to that of the site.
         preset: Name,
         /// Disk image of a `vm`, `pve` or `k3s` node; a name or alias from `images/`.
         image: Name,
         /// Template of a `ct` node; a name from `images/`, or a volume such as `local:vztmpl/x.tar.zst`.
         template: String,
-        /// Whether a `ct` node runs without privileges.
+        /// Whether a `ct` node is an unprivileged container.
         unprivileged default "true": bool,
         /// Id of the guest on its host.
         vmid: Vmid,
-        /// Virtual CPUs, instead of the preset's.
+        /// Virtual CPUs; overrides the preset.
         cores: Int<1, 1024>,
-        /// Memory in MiB, instead of the preset's.
+        /// Memory in MiB; overrides the preset.
         memory: Int<16, 16777216>,
-        /// Disk in GiB, instead of the preset's.
+        /// Disk in GiB; overrides the preset.
         disk: Int<1, 131072>,
-        /// The node it runs on; without one it runs on the host.
+        /// The node it runs on; the host if omitted.
         parent: Name,
-        /// Nodes of a mesh that it belongs together with; naming one side is enough.
+        /// Peers in a mesh; one side of each pair is enough.
         peers: Vec<Spanned<NodeName>>,
-        /// Region of a federated manifest; children live in their parent's.
+        /// Region of a federated manifest; children are in the region of their parent.
         region: Name,
-        /// Host it runs on, a name from `nodes/`; the one of `-H` when left out.
+        /// Host it runs on; a name from `nodes/`. Defaults to that of `-H`.
         host: Name,
         /// Who starts its configuration.
         execution: NodeExecution,
         /// Network it is attached to; a name from `networks` in `site.yaml`.
         network: Name,
-        /// Address: `dhcp`, or a fixed one with or without a prefix.
+        /// Address: `dhcp`, or a static one with or without a prefix.
         ip: Address,
-        /// Gateway, for a fixed address.
+        /// Gateway, for a static address.
         gateway: IpAddr,
         /// Name servers.
         dns: Vec<Spanned<IpAddr>>,
-        /// What a `pve` node must have under it. Without effect in this version.
+        /// Hardware requirements of a `pve` node. No effect in this version.
         hardware: Hardware,
-        /// How a `pve` node is reached.
+        /// Access to a `pve` node.
         access: NodeAccess,
     }
 }
@@ -208,7 +205,7 @@ document! {
 }
 
 document! {
-    /// What a `pve` node must have under it.
+    /// Hardware requirements of a `pve` node.
     #[derive(Debug, PartialEq)]
     Hardware as "hardware" {
         /// CPU cores.
@@ -219,10 +216,10 @@ document! {
 }
 
 document! {
-    /// How a `pve` node is reached.
+    /// Access to a `pve` node.
     #[derive(Debug, PartialEq)]
     NodeAccess as "access" {
-        /// Its API. Without effect in this version: a host is described by `nodes/NAME.yaml`.
+        /// Its API. No effect in this version: use `nodes/NAME.yaml`.
         api: ApiAccess,
     }
 }
@@ -231,11 +228,11 @@ document! {
     /// The API of a `pve` node.
     #[derive(Debug, PartialEq)]
     ApiAccess as "access.api" {
-        /// Address of the API.
+        /// URL of the API.
         endpoint: Url,
-        /// Token, an id under `api_tokens` in `secrets.yaml`.
+        /// Token; an id under `api_tokens` in `secrets.yaml`.
         token: String,
-        /// Storage for disks of its guests.
+        /// Storage for the disks of its guests.
         datastore: String,
     }
 }

@@ -1,15 +1,13 @@
-//! Turns a manifest of schema version 1 (`levels`) into version 2 (`nodes`).
-//!
-//! In: the tree of a version 1 manifest. Out: the tree of a version 2 one, and what was dropped.
-//! Never: guessing silently; everything that has no counterpart is said.
+//! Converts a manifest of schema version 1 (`levels`) to version 2 (`nodes`). Everything without a
+//! counterpart is reported.
 
 use super::code::Code;
 use super::decode::Context;
 use super::diagnostic::Diagnostics;
 use super::manifest::OnError;
-use super::tree::{Data, Entry, Key, Meaning, NOWHERE, Scalar, Value};
+use super::tree::{Data, Entry, Key, Meaning, NO_SPAN, Scalar, Value};
 
-/// Keys of a level that have a counterpart.
+/// Keys of a level that are converted.
 const LEVEL_KEYS: &[&str] = &[
     "name",
     "vm_preset",
@@ -19,19 +17,23 @@ const LEVEL_KEYS: &[&str] = &[
     "post_scenario_args",
 ];
 
-/// Why a tree was not migrated.
+/// Why a manifest was not migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotMigrated {
-    /// It is version 2 already.
+    /// It already has version 2.
     AlreadyCurrent,
     /// It has no levels.
     NoLevels,
-    /// It has faults, which were reported.
-    Faulty,
+    /// It has errors, which were reported.
+    Invalid,
 }
 
-/// Migrates a version 1 manifest. What could not be carried over is reported as notices.
-pub fn migrate(tree: &Value, stem: &str, faults: &mut Diagnostics) -> Result<Value, NotMigrated> {
+/// Migrates a version 1 manifest. What could not be converted is reported as notices.
+pub fn migrate(
+    tree: &Value,
+    stem: &str,
+    diagnostics: &mut Diagnostics,
+) -> Result<Value, NotMigrated> {
     let version = tree
         .field("schema_version")
         .and_then(Value::scalar)
@@ -39,8 +41,8 @@ pub fn migrate(tree: &Value, stem: &str, faults: &mut Diagnostics) -> Result<Val
     if version == Some(Meaning::Int(2)) || tree.field("nodes").is_some() {
         return Err(NotMigrated::AlreadyCurrent);
     }
-    let before = faults.errors();
-    let mut cx = Context::new(faults);
+    let before = diagnostics.errors();
+    let mut cx = Context::new(diagnostics);
     let levels = tree
         .field("levels")
         .and_then(Value::items)
@@ -68,13 +70,13 @@ pub fn migrate(tree: &Value, stem: &str, faults: &mut Diagnostics) -> Result<Val
             .map(str::to_owned);
         nodes.push(map(entries));
     }
-    if cx.faults.errors() > before || nodes.is_empty() {
-        return Err(NotMigrated::Faulty);
+    if cx.diagnostics.errors() > before || nodes.is_empty() {
+        return Err(NotMigrated::Invalid);
     }
     document.push(Entry {
         key: Key::bare("nodes"),
         value: Value {
-            span: NOWHERE,
+            span: NO_SPAN,
             data: Data::Seq(nodes),
         },
     });
@@ -143,7 +145,7 @@ fn level(
         node.push(Entry {
             key: Key::bare("vmid"),
             value: Value {
-                span: NOWHERE,
+                span: NO_SPAN,
                 data: Data::Scalar(vmid.clone()),
             },
         });
@@ -163,7 +165,7 @@ fn level(
             _ => format!("`{key}` of `{name}` has no counterpart and is dropped"),
         };
         let hint = match key {
-            "post_scenario" => "put what it did into the node's spec",
+            "post_scenario" => "configure it in the node's spec",
             "vmid_offset" => "write `settings: {vmid_base: ...}` or a `vmid` on the node",
             _ => "write `preset`, `image` and `vmid` on the node",
         };
@@ -184,7 +186,7 @@ fn scalar(key: &str, scalar: Scalar) -> Entry {
     Entry {
         key: Key::bare(key),
         value: Value {
-            span: NOWHERE,
+            span: NO_SPAN,
             data: Data::Scalar(scalar),
         },
     }
@@ -192,7 +194,7 @@ fn scalar(key: &str, scalar: Scalar) -> Entry {
 
 fn map(entries: Vec<Entry>) -> Value {
     Value {
-        span: NOWHERE,
+        span: NO_SPAN,
         data: Data::Map(entries),
     }
 }

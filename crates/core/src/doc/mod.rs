@@ -1,7 +1,7 @@
-//! Documents that people write: text becomes a tree with places, a tree becomes typed values.
+//! Documents that people write: YAML text is parsed into a tree with spans, and the tree is decoded
+//! into typed values. Every error is reported with file, line, column and a hint.
 //!
-//! In: named text. Out: typed documents, and every fault with file, line, column and a hint.
-//! Never: reading files, following references between documents (that is `resolve`).
+//! Pure: no I/O. References between documents are resolved in `resolve`.
 
 pub mod address;
 pub mod code;

@@ -1,7 +1,4 @@
-//! Keys of a spec's `config` that a node itself acts on: files, kernel settings, how it converges.
-//!
-//! In: scalars and mappings of the tree. Out: types that cannot hold a malformed value.
-//! Never: a path that leaves its directory, a mode that is no mode.
+//! Keys of `config` that the agent acts on: files, kernel settings, and how it converges.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +12,9 @@ use super::schema::Definitions;
 use super::tree::{Meaning, Value};
 
 choice! {
-    /// What happens to SSH keys that are on a node and not in its spec.
+    /// What is done about SSH keys on a node that are not in its spec.
     ForeignKeys {
-        /// They are named, and stay.
+        /// They are reported, and stay.
         Report = "report",
         /// They are removed.
         Remove = "remove",
@@ -27,11 +24,11 @@ choice! {
 choice! {
     /// What is done about a difference between a node and its spec.
     DriftPolicy {
-        /// It is mended.
+        /// It is corrected.
         Enforce = "enforce",
-        /// It is named, and left to a person.
+        /// It is only reported.
         Report = "report",
-        /// It is not looked at.
+        /// It is not checked.
         Ignore = "ignore",
     }
 }
@@ -40,16 +37,16 @@ document! {
     /// How a node converges.
     #[derive(Debug, PartialEq)]
     ConvergeConfig as "config.converge" {
-        /// What happens to SSH keys that are on a node and not in its spec.
+        /// What is done about SSH keys on a node that are not in its spec.
         foreign_keys default "report": ForeignKeys,
-        /// What a node that looks after itself does about differences that its spec did not cause.
+        /// What automatic drift correction does about changes on the node.
         drift default "enforce": DriftPolicy,
-        /// The same for single fields: ids as `config check` shows them, or patterns with `*`.
+        /// The same for individual fields: ids as shown by `config check`, or patterns with `*`.
         fields: FieldPolicies,
     }
 }
 
-/// What is done about single fields, by id or pattern.
+/// What is done about individual fields, by id or pattern.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldPolicies(pub BTreeMap<String, Spanned<DriftPolicy>>);
 
@@ -57,11 +54,11 @@ impl Decode for FieldPolicies {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
         let fields = BTreeMap::<String, Spanned<DriftPolicy>>::decode(value, cx)?;
         for (pattern, policy) in &fields {
-            // Every id has one, so this would match nothing and be noticed too late.
+            // Every id contains a `/`, so this would never match.
             if !pattern.contains(['/', '*']) {
                 let message = format!("{} is not the id of a field", cx.quoted(pattern));
                 let hint = format!(
-                    "write what `config check` shows, such as `sshd/Port`, or a pattern: `{pattern}/*`"
+                    "use an id as shown by `config check`, such as `sshd/Port`, or a pattern: `{pattern}/*`"
                 );
                 cx.error(Code::Malformed, policy.span, message, hint);
             }
@@ -78,18 +75,18 @@ impl Decode for FieldPolicies {
 }
 
 document! {
-    /// A file of a node.
+    /// A managed file.
     #[derive(Debug, PartialEq)]
     ManagedFile as "the file" {
-        /// Where it is.
+        /// Absolute path.
         path = required: AbsolutePath,
-        /// What is in it.
+        /// Content.
         content = required: String,
-        /// Its mode, in octal.
+        /// Mode, in octal.
         mode default "\"0644\"": Mode,
-        /// Its owner.
+        /// Owner.
         owner default "root": UserName,
-        /// Its group.
+        /// Group.
         group default "root": UserName,
         /// Units that are restarted when it changes.
         restart: Vec<Spanned<Unit>>,
@@ -122,7 +119,7 @@ impl Decode for Mode {
     }
 }
 
-/// An absolute path without detours.
+/// An absolute, normalized path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AbsolutePath(pub String);
 
@@ -152,21 +149,21 @@ impl Decode for AbsolutePath {
     }
 }
 
-/// The value of a kernel setting, as text: numbers may be written bare.
+/// The value of a kernel setting, as a string; numbers need no quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelValue(pub String);
 
 impl Decode for KernelValue {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
         let scalar = value.scalar();
-        let written = scalar.filter(|scalar| match scalar.meaning() {
+        let valid = scalar.filter(|scalar| match scalar.meaning() {
             Meaning::Int(_) | Meaning::Text => {
                 !scalar.text.is_empty() && !scalar.text.chars().any(char::is_control)
             }
             Meaning::Bool(_) | Meaning::Null | Meaning::Float(_) | Meaning::Ambiguous => false,
         });
-        let Some(scalar) = written else {
-            return cx.wrong_type(value, "a number or a line of text");
+        let Some(scalar) = valid else {
+            return cx.wrong_type(value, "a number or a one-line string");
         };
         Some(Self(
             scalar.text.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -177,12 +174,12 @@ impl Decode for KernelValue {
     }
 }
 
-/// A public SSH key: type, key, and perhaps a comment.
+/// A public SSH key: type, key, and an optional comment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PublicKey(pub String);
 
 impl PublicKey {
-    /// Reads a key in one line.
+    /// Parses a key.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let mut words = text.split_ascii_whitespace();
@@ -207,7 +204,7 @@ impl Decode for PublicKey {
                 Code::Malformed,
                 value.span,
                 "this is not a public SSH key",
-                "write type and key, as in `ssh-ed25519 AAAA... name`; a spec for a node is made with its keys, not with secrets hidden",
+                "write type and key, such as `ssh-ed25519 AAAA... name`; render the spec with its secrets, not with `(hidden)`",
             );
         }
         key

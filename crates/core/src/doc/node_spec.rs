@@ -1,7 +1,5 @@
-//! A spec as a node gets it: every reference resolved, the posture within.
-//!
-//! In: text. Out: [`NodeSpec`], or every fault with its place.
-//! Never: a spec without its posture: the node would be left open.
+//! A spec as delivered to a node: every reference is resolved. The posture is required, because a
+//! node without one would not be secured.
 
 use std::net::IpAddr;
 
@@ -17,28 +15,28 @@ use super::spec::{Config, Platform, Run};
 use super::yaml;
 
 document! {
-    /// A spec as a node gets it.
+    /// A spec as delivered to a node.
     #[derive(Debug, PartialEq)]
     NodeSpec as "the spec" {
         /// Always 1.
         schema_version = required: Version<1>,
-        /// Who the machine is.
+        /// Host name and domain.
         identity = required: NodeIdentity,
-        /// A fixed address; absent for DHCP.
+        /// Static address; absent for DHCP.
         network: NodeNetwork,
-        /// Who may log in, and how.
+        /// User accounts and security settings.
         access = required: NodeAccess,
         /// Packages and services.
         platform: Platform,
         /// System configuration.
         config: Config,
-        /// How the machine is kept in shape.
+        /// Automatic runs.
         run: Run,
     }
 }
 
 document! {
-    /// Who the machine is.
+    /// Host name and domain.
     #[derive(Debug, PartialEq)]
     NodeIdentity as "identity" {
         /// Host name.
@@ -49,7 +47,7 @@ document! {
 }
 
 document! {
-    /// A fixed address.
+    /// Static address.
     #[derive(Debug, PartialEq)]
     NodeNetwork as "network" {
         /// The address.
@@ -62,23 +60,23 @@ document! {
 }
 
 document! {
-    /// Who may log in, and how.
+    /// User accounts and security settings.
     #[derive(Debug, PartialEq)]
     NodeAccess as "access" {
-        /// The posture's name.
+        /// Name of the posture.
         posture: Name,
         /// Users on the machine.
         users: Vec<Spanned<NodeUser>>,
-        /// What the posture says.
+        /// Settings of the posture.
         settings ["_posture"] = required: Posture,
-        /// How whoever drives the machine gets in.
+        /// Access of the driver.
         driver ["_driver"]: NodeDriver,
     }
 }
 
 document! {
-    /// How whoever drives the machine gets in. A posture is about people: this user keeps its keys
-    /// and becomes root without a password, or nobody could ever change the machine again.
+    /// Access of the driver. Whatever the posture, this user keeps its keys and sudo without a
+    /// password; otherwise the machine could not be managed any more.
     #[derive(Debug, PartialEq)]
     NodeDriver as "the driver" {
         /// Login name.
@@ -94,21 +92,21 @@ document! {
     NodeUser as "the user" {
         /// Login name.
         name = required: UserName,
-        /// Whether the user may become root.
+        /// Whether the user may use sudo.
         sudo default "false": bool,
-        /// Keys that may log in.
+        /// Authorized keys.
         ssh_keys: Vec<Spanned<PublicKey>>,
     }
 }
 
-/// Reads a spec. `None` when it has errors, which are in the faults.
+/// Parses a spec. `None` if it has errors.
 pub fn read(path: &str, text: &str, sources: &mut Sources) -> (Option<NodeSpec>, Diagnostics) {
-    let mut faults = Diagnostics::default();
-    // Its lines may hold content of files that are not for everyone.
+    let mut diagnostics = Diagnostics::default();
+    // It may contain content of private files.
     let source = Source::secret(path, text);
     let file = sources.add(source.clone());
-    let spec = yaml::parse(file, &source, &mut faults)
-        .and_then(|value| NodeSpec::decode(&value, &mut Context::new(&mut faults)));
-    let spec = spec.filter(|_| faults.errors() == 0);
-    (spec, faults)
+    let spec = yaml::parse(file, &source, &mut diagnostics)
+        .and_then(|value| NodeSpec::decode(&value, &mut Context::new(&mut diagnostics)));
+    let spec = spec.filter(|_| diagnostics.errors() == 0);
+    (spec, diagnostics)
 }

@@ -1,33 +1,30 @@
-//! A mapping while it is being read: entries, keys seen, what `<<` brought in.
-//!
-//! In: keys and values as they come. Out: the entries, each key once.
-//! Never: faults; the reader reports a repeated key.
+//! A mapping that is being parsed: entries, keys seen so far, and entries merged with `<<`.
 
 use std::collections::HashMap;
 
 use super::source::Span;
 use super::tree::{Entry, Key};
 
-/// Mappings with more keys than this look keys up in an index; few keys are faster compared.
+/// Mappings with more keys use an index; comparing is faster for fewer.
 const FEW_KEYS: usize = 16;
 
-/// A mapping that has been opened and not yet closed.
+/// A mapping that is not closed yet.
 #[derive(Default)]
 pub(super) struct OpenMap {
-    /// What was written, in order, each key once.
+    /// Entries in order, each key once.
     pub(super) entries: Vec<Entry>,
-    /// Every key and its first place, once they are more than a few.
+    /// Every key and its first span, if there are more than [`FEW_KEYS`].
     keys: HashMap<String, Span>, // tidy: looked up, never walked
-    /// What `<<` brought in; written keys win, so it is added at the end.
+    /// Entries merged with `<<`; explicit keys override them, so they are added at the end.
     pub(super) merged: Vec<Entry>,
-    /// The key whose value comes next.
+    /// The key whose value is parsed next.
     pub(super) pending: Option<Key>,
-    /// The value of a repeated key is dropped.
+    /// Whether the next value belongs to a duplicate key and is dropped.
     pub(super) skip: bool,
 }
 
 impl OpenMap {
-    /// Returns where a key was first written.
+    /// Returns the first span of a key.
     pub(super) fn first(&self, key: &str) -> Option<Span> {
         if self.entries.len() > FEW_KEYS {
             return self.keys.get(key).copied();
@@ -51,7 +48,7 @@ impl OpenMap {
         }
     }
 
-    /// Adds what was merged, where nothing was written, and returns all entries.
+    /// Adds merged entries whose keys are not set explicitly, and returns all entries.
     pub(super) fn close(mut self) -> Vec<Entry> {
         for entry in std::mem::take(&mut self.merged) {
             if self.first(&entry.key.text).is_none() {

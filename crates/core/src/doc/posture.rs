@@ -1,20 +1,17 @@
-//! `postures/*.yaml`, schema version 1: how a machine is secured.
-//!
-//! In: a tree. Out: [`Posture`], everything optional as written.
-//! Never: defaults; the resolver applies them.
+//! `postures/*.yaml`, schema version 1: security settings of a machine.
 
 use super::declare::{choice, document};
 use super::decode::Spanned;
 use super::scalar::{Package, Port, Version};
 
 choice! {
-    /// How a node of this posture proved itself before provisioning tokens existed.
+    /// How a node authenticated before provisioning tokens existed.
     AuthMethod {
-        /// By being on the network.
+        /// By its network.
         Network = "network",
-        /// By the site's token.
+        /// By the token of the site.
         SiteToken = "site_token",
-        /// By a token of its own.
+        /// By its own token.
         NodeToken = "node_token",
     }
 }
@@ -42,28 +39,28 @@ choice! {
 }
 
 document! {
-    /// A posture: how a machine is secured.
+    /// A posture: security settings of a machine.
     #[derive(Debug, PartialEq)]
     Posture as "the posture" {
         /// Always 1.
         schema_version: Version<1>,
-        /// One line for people.
+        /// One-line description.
         description: String,
-        /// How the node proves itself; superseded by provisioning tokens.
+        /// Authentication of the node; superseded by provisioning tokens.
         auth: Auth,
         /// The SSH server.
         ssh: Ssh,
-        /// Becoming root.
+        /// sudo.
         sudo: Sudo,
-        /// Banning addresses that guess passwords.
+        /// fail2ban, which blocks addresses after failed logins.
         fail2ban: Fail2ban,
-        /// Packages beside those of the spec.
+        /// Packages in addition to those of the spec.
         packages: Vec<Spanned<Package>>,
     }
 }
 
 document! {
-    /// How the node proves itself.
+    /// Authentication of the node.
     #[derive(Debug, PartialEq)]
     Auth as "auth" {
         /// The method.
@@ -77,27 +74,27 @@ document! {
     Ssh as "ssh" {
         /// Port it listens on.
         port default "22": Port,
-        /// Whether root may log in; quote the word.
+        /// Whether root may log in, as a quoted string.
         permit_root_login default "\"prohibit-password\"": PermitRootLogin,
-        /// Whether passwords are accepted; quote the word.
+        /// Whether passwords are accepted, as a quoted string.
         password_authentication default "\"no\"": YesNo,
     }
 }
 
 document! {
-    /// Becoming root.
+    /// sudo.
     #[derive(Debug, PartialEq)]
     Sudo as "sudo" {
-        /// Whether sudo asks for no password.
+        /// Whether sudo needs no password.
         nopasswd default "false": bool,
     }
 }
 
 document! {
-    /// Banning addresses that guess passwords.
+    /// fail2ban, which blocks addresses after failed logins.
     #[derive(Debug, PartialEq)]
     Fail2ban as "fail2ban" {
-        /// Whether it runs.
+        /// Whether it is enabled.
         enabled default "false": bool,
     }
 }

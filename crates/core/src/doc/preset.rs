@@ -1,7 +1,4 @@
-//! `presets/*.yaml`: how big a machine is.
-//!
-//! In: a tree. Out: [`Preset`], everything optional as written.
-//! Never: defaults; the three sizes are required.
+//! `presets/*.yaml`: sizes of machines.
 
 use super::address::Address;
 use super::declare::document;
@@ -9,12 +6,12 @@ use super::decode::Spanned;
 use super::scalar::{Bridge, Int, Package, Version};
 
 document! {
-    /// A preset: how big a machine is.
+    /// A preset: the size of a machine.
     #[derive(Debug, PartialEq)]
     Preset as "the preset" {
         /// Always 1.
         schema_version: Version<1>,
-        /// One line for people.
+        /// One-line description.
         description: String,
         /// Virtual CPUs.
         cores = required: Int<1, 1024>,
@@ -22,9 +19,9 @@ document! {
         memory = required: Int<16, 16777216>,
         /// Disk in GiB.
         disk = required: Int<1, 131072>,
-        /// Bridge of the host, instead of the network's or the site's.
+        /// Bridge of the host; overrides those of the network and the site.
         bridge: Bridge,
-        /// Address; a fixed one fits a preset that is used once.
+        /// Address; a static one only suits a preset that is used once.
         ip: Address,
         /// Packages installed on first boot.
         packages: Vec<Spanned<Package>>,

@@ -1,7 +1,4 @@
-//! `nodes/*.yaml`: Proxmox VE hosts and how their API is reached.
-//!
-//! In: a tree. Out: [`PveNode`], everything optional as written.
-//! Never: the token itself; only its id in `secrets.yaml`.
+//! `nodes/*.yaml`: Proxmox VE hosts and access to their API. The token itself is in `secrets.yaml`.
 
 use std::net::IpAddr;
 
@@ -14,27 +11,27 @@ document! {
     PveNode as "the node" {
         /// Always 1.
         schema_version: Version<1>,
-        /// What kind of host it is.
+        /// Kind of host.
         kind default "\"pve\"": Name,
-        /// Name of the node in Proxmox VE; the file's name when left out.
+        /// Name of the node in Proxmox VE; defaults to the file name.
         node: Name,
         /// The physical machine; a name from `hosts/`.
         host: Name,
-        /// The host it is nested in; a name from `nodes/`.
+        /// The host it runs on; a name from `nodes/`.
         parent_node: Name,
-        /// Address of the API.
+        /// URL of the API.
         api_endpoint = required: Url,
-        /// Token, an id under `api_tokens` in `secrets.yaml`; the file's name when left out.
+        /// Token; an id under `api_tokens` in `secrets.yaml`. Defaults to the file name.
         api_token: String,
-        /// Storage for disks of guests; the site's when left out.
+        /// Storage for the disks of guests; defaults to that of the site.
         datastore: String,
         /// Address of the machine.
         ip: IpAddr,
-        /// User for SSH, instead of the site's.
+        /// User for SSH; overrides the site default.
         host_user old "ssh_user": UserName,
         /// SHA-256 fingerprint of the API's certificate; `homestak host trust` records it.
         fingerprint: String,
-        /// File with the authority that signed the API's certificate, relative to the site.
+        /// File with the CA certificate of the API, relative to the site.
         ca: String,
     }
 }

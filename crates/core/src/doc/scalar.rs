@@ -1,7 +1,5 @@
-//! Decoders for single values: text, numbers, names, durations.
-//!
-//! In: scalars of the tree. Out: newtypes that cannot hold a malformed value.
-//! Never: a default for a wrong value; wrong is reported and absent.
+//! Decoders for single values: strings, numbers, names, durations. Invalid values are reported and
+//! never replaced by a default.
 
 use serde_json::json;
 
@@ -33,7 +31,7 @@ impl Decode for bool {
                 cx.error(
                     Code::BareYesNo,
                     value.span,
-                    format!("a bare {shown} is text to some YAML readers and a boolean to others"),
+                    format!("an unquoted {shown} is a string for some YAML parsers and a boolean for others"),
                     format!("write `{meant}`"),
                 );
                 None
@@ -48,7 +46,7 @@ impl Decode for bool {
     }
 }
 
-/// A whole number between two bounds.
+/// An integer between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Int<const MIN: i64, const MAX: i64>(pub i64);
 
@@ -66,7 +64,7 @@ impl<const MIN: i64, const MAX: i64> Decode for Int<MIN, MAX> {
                     Code::Malformed,
                     value.span,
                     format!(
-                        "{shown} starts with a zero: some YAML readers take it for an octal number"
+                        "{shown} starts with a zero: some YAML parsers read it as an octal number"
                     ),
                     format!("write `{number}`"),
                 );
@@ -74,7 +72,7 @@ impl<const MIN: i64, const MAX: i64> Decode for Int<MIN, MAX> {
             }
             Meaning::Int(number) if (MIN..=MAX).contains(&number) => return Some(Self(number)),
             Meaning::Int(_) => {}
-            // A whole number that does not fit into 64 bits.
+            // An integer that does not fit into 64 bits.
             Meaning::Float(_) if whole => {}
             Meaning::Float(_)
             | Meaning::Null
@@ -100,7 +98,7 @@ impl<const MIN: i64, const MAX: i64> Decode for Int<MIN, MAX> {
 }
 
 impl<const MIN: i64, const MAX: i64> Int<MIN, MAX> {
-    /// Takes a number, moved to the nearest bound when it lies outside.
+    /// Creates the value from a number, clamped to the bounds.
     pub fn from_number(number: i64) -> Self {
         Self(number.clamp(MIN, MAX))
     }
@@ -119,7 +117,7 @@ pub type Port = Int<1, 65535>;
 /// Seconds, up to a day.
 pub type Seconds = Int<0, 86_400>;
 
-/// Declares a text newtype with a rule and its JSON Schema pattern.
+/// Declares a string newtype with a rule and its JSON Schema pattern.
 macro_rules! text_type {
     ($(#[doc = $doc:literal])+ $name:ident, $code:ident, $pattern:literal, $what:literal, $rule:expr) => {
         $(#[doc = $doc])+
@@ -127,7 +125,7 @@ macro_rules! text_type {
         pub struct $name(String);
 
         impl $name {
-            /// Takes text that follows the rule.
+            /// Returns the value if the text follows the rule.
             pub fn new(text: &str) -> Option<Self> {
                 let rule: fn(&str) -> bool = $rule;
                 rule(text).then(|| Self(text.to_owned()))
@@ -154,12 +152,12 @@ macro_rules! text_type {
         impl Decode for $name {
             fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
                 let text = cx.text(value)?;
-                let made = Self::new(text);
-                if made.is_none() {
+                let parsed = Self::new(text);
+                if parsed.is_none() {
                     let message = format!("{} is not {}", cx.quoted(text), $what);
                     cx.error(Code::$code, value.span, message, text_hint(stringify!($name), text));
                 }
-                made
+                parsed
             }
             fn schema(_: &mut Definitions) -> serde_json::Value {
                 json!({ "type": "string", "pattern": $pattern })
@@ -180,7 +178,7 @@ text_type! {
 }
 
 text_type! {
-    /// The random id of a site. It begins with a letter, so that YAML never reads it as a number.
+    /// The random id of a site. It starts with a letter, so that YAML never parses it as a number.
     SiteId, Malformed, "^[a-z][a-z0-9]{7,31}$", "the id of a site",
     |text| {
         (8..=32).contains(&text.len())
@@ -190,11 +188,11 @@ text_type! {
 }
 
 impl SiteId {
-    /// Turns random bytes into an id of 16 letters and digits: 79 bits.
+    /// Creates an id of 16 letters and digits (79 bits) from random bytes.
     pub fn from_random(bytes: [u8; 16]) -> Self {
         const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
         let letter = |(at, byte): (usize, &u8)| {
-            // The first is a letter; 26 of 32 do not divide 256, and one bit less does no harm.
+            // The first is a letter. 16 of the 26 keep the distribution uniform.
             let choice = if at == 0 { byte % 16 } else { byte % 32 };
             char::from(LETTERS[usize::from(choice)])
         };
@@ -316,7 +314,7 @@ text_type! {
 }
 
 text_type! {
-    /// A stretch of time such as `30s`, `15m`, `1h` or `7d`.
+    /// A duration such as `30s`, `15m`, `1h` or `7d`.
     Duration, Malformed, "^[1-9][0-9]{0,8}[smhd]$", "a duration",
     |text| {
         let digits = text.strip_suffix(['s', 'm', 'h', 'd']).unwrap_or_default();
@@ -325,7 +323,7 @@ text_type! {
 }
 
 impl Duration {
-    /// Returns how many seconds it is.
+    /// Returns the duration in seconds.
     pub fn seconds(&self) -> u64 {
         let (digits, unit) = self.0.split_at(self.0.len().saturating_sub(1));
         let seconds = match unit {
@@ -348,7 +346,7 @@ text_type! {
     }
 }
 
-/// Says how a text value must look, with a guess where one is likely.
+/// Returns a hint about the format of a string, with a suggestion where possible.
 fn text_hint(kind: &str, text: &str) -> String {
     match kind {
         "NodeName" => {
@@ -370,8 +368,8 @@ fn text_hint(kind: &str, text: &str) -> String {
             }
         }
         "SiteId" => {
-            "write the id that the site had: git has it, and its guests in the tag `homestak-s-ID`; \
-             remove the line if the site has no guests, and the next `apply` writes a new id"
+            "restore the id of the site from git, or from the tag `homestak-s-ID` of its guests; \
+             if the site has no guests, remove the line and the next `apply` writes a new id"
                 .into()
         }
         "Name" => "use letters, digits, `.`, `_` and `-`; start with a letter or digit".into(),
@@ -387,14 +385,14 @@ fn text_hint(kind: &str, text: &str) -> String {
         "Checksum" => "write `sha256:` and 64 hexadecimal digits, or `sha512:` and 128".into(),
         "Duration" => "write a number and a unit: `30s`, `15m`, `1h` or `7d`".into(),
         "Bridge" => "write an interface name of up to 15 characters, such as `vmbr0`".into(),
-        _ => "see the reference for the form".into(),
+        _ => "see the reference for the format".into(),
     }
 }
 
-/// Reports a word that is not among the choices.
+/// Reports a string that is not one of the choices.
 pub fn unknown_choice(word: &str, words: &[&str], span: Span, cx: &mut Context<'_>) {
     let shown = cx.quoted(word);
-    // A word that YAML readers disagree on is shown with the quotes it needs.
+    // Words that YAML parsers disagree on are shown with the quotes they need.
     let written = |word: &str| match Scalar::plain(word).meaning() {
         Meaning::Text => format!("`{word}`"),
         Meaning::Null
@@ -420,11 +418,11 @@ pub fn unknown_choice(word: &str, words: &[&str], span: Span, cx: &mut Context<'
     );
 }
 
-/// The version of a document's form: one that this program reads.
+/// A supported schema version of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions<const MIN: i64, const MAX: i64>(pub i64);
 
-/// The version of a document that has had one form only.
+/// The schema version of a document with a single version.
 pub type Version<const V: i64> = Versions<V, V>;
 
 impl<const MIN: i64, const MAX: i64> Decode for Versions<MIN, MAX> {
@@ -457,7 +455,7 @@ impl<const MIN: i64, const MAX: i64> Decode for Versions<MIN, MAX> {
     }
 }
 
-/// Any value, kept as it is.
+/// Any value, unchanged.
 impl Decode for Value {
     fn decode(value: &Value, _: &mut Context<'_>) -> Option<Self> {
         Some(value.clone())

@@ -1,7 +1,5 @@
-//! JSON Schema of the documents, for editors.
-//!
-//! In: what the `document!` declarations say. Out: JSON Schema, draft 2020-12.
-//! Never: checking documents; our own decoder does that, with places and hints.
+//! JSON Schema (draft 2020-12) of the documents, for editors. Documents are validated by the
+//! decoder.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -11,17 +9,17 @@ pub struct Definitions {
     named: Map<String, Json>,
 }
 
-/// The keys of one mapping while it is being described.
+/// The schema of a mapping that is being built.
 #[derive(Default)]
 pub struct MappingSchema {
     properties: Map<String, Json>,
     required: Vec<&'static str>,
-    /// Pattern of keys that are allowed beside those that are listed.
+    /// Pattern of additional keys.
     open: Option<&'static str>,
 }
 
 impl Definitions {
-    /// Describes a mapping once and returns a reference to it.
+    /// Adds the schema of a mapping once, and returns a reference to it.
     pub fn mapping(
         &mut self,
         name: &str,
@@ -50,7 +48,7 @@ impl Definitions {
         reference
     }
 
-    /// Puts the collected definitions around the schema of a whole document.
+    /// Returns the schema of a document with the collected definitions.
     pub fn document(mut self, id: &str, title: &str, root: Json) -> Json {
         self.named.sort_keys();
         let mut schema = json!({
@@ -92,24 +90,27 @@ impl MappingSchema {
         }
     }
 
-    /// Adds the old name of a key. A required key may then be present under either name.
+    /// Adds the deprecated name of a key. A required key may then be present under either name.
     pub fn old_key(&mut self, old: &str, new: &'static str, schema: Json) {
         let mut schema = nullable(schema, false);
         if let Json::Object(schema) = &mut schema {
-            schema.insert("description".into(), format!("Old name of `{new}`.").into());
+            schema.insert(
+                "description".into(),
+                format!("Deprecated name of `{new}`.").into(),
+            );
             schema.insert("deprecated".into(), true.into());
         }
         self.properties.insert(old.to_owned(), schema);
         self.required.retain(|key| *key != new);
     }
 
-    /// Allows keys that are not listed when they match a pattern.
+    /// Allows additional keys that match a pattern.
     pub fn open(&mut self, pattern: &'static str) {
         self.open = Some(pattern);
     }
 }
 
-/// A key with nothing behind it counts as absent, so optional keys also take null.
+/// A key without a value counts as absent, so optional keys accept null.
 fn nullable(schema: Json, required: bool) -> Json {
     if required || schema.as_object().is_some_and(Map::is_empty) {
         return schema;

@@ -1,7 +1,5 @@
-//! `secrets.yaml`: everything that must not be seen.
-//!
-//! In: a tree. Out: [`SecretsFile`]. It has no `Debug`, and neither has a [`Secret`].
-//! Never: a value in a message; only ids, kinds and places.
+//! `secrets.yaml`: secrets of a site. Values never appear in messages; only ids, kinds and
+//! positions do.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +28,12 @@ use super::tree::Value;
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes a value into custody.
+    /// Wraps a value.
     pub fn new(value: impl Into<String>) -> Self {
         Self(Zeroizing::new(value.into()))
     }
 
-    /// Hands the value out, to the one call that needs it.
+    /// Returns the value, for the call that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -54,7 +52,7 @@ impl Decode for Secret {
 pub type SecretMap = BTreeMap<String, Spanned<Secret>>;
 
 document! {
-    /// Everything that must not be seen.
+    /// Secrets of a site.
     SecretsFile as "the secrets file" {
         /// Always 1.
         schema_version: Version<1>,
@@ -64,27 +62,27 @@ document! {
         passwords: SecretMap,
         /// Public SSH keys by id; the id is usually the key's comment.
         ssh_keys: SecretMap,
-        /// Keys for signing and the tokens of earlier versions.
+        /// Signing key, and tokens of earlier versions.
         auth: Auth,
-        /// A private SSH key. Not stored: only present while a host is being set up.
+        /// A private SSH key, present only while a host is being set up.
         private_key: Secret,
     }
 }
 
 document! {
-    /// Keys for signing and the tokens of earlier versions.
+    /// Signing key, and tokens of earlier versions.
     Auth as "auth" {
-        /// 64 hexadecimal digits that sign provisioning tokens.
+        /// Key that signs provisioning tokens: 64 hexadecimal digits.
         signing_key: Secret,
-        /// The site's token of earlier versions; no longer used.
+        /// Token of the site in earlier versions; no longer used.
         site_token: Secret,
-        /// Tokens of nodes of earlier versions; no longer used.
+        /// Tokens of nodes in earlier versions; no longer used.
         node_tokens: SecretMap,
     }
 }
 
 impl SecretsFile {
-    /// Checks what can be checked without saying what it is.
+    /// Checks the format of secrets without quoting them.
     pub fn check(&self, cx: &mut Context<'_>) {
         if let Some(key) = self
             .auth
@@ -98,7 +96,7 @@ impl SecretsFile {
                     Code::SigningKey,
                     key.span,
                     "`auth.signing_key` is not 64 hexadecimal digits",
-                    "make one with `openssl rand -hex 32`",
+                    "create one with `openssl rand -hex 32`",
                 );
             }
         }
@@ -108,13 +106,13 @@ impl SecretsFile {
                     Code::Malformed,
                     key.span,
                     format!("`ssh_keys.{id}` is a private key"),
-                    "put the public key here (the line of the `.pub` file) and replace the private key: it was stored",
+                    "put the public key here (the line of the `.pub` file), and replace the private key, which is compromised",
                 );
             } else if !key.expose().is_empty() && PublicKey::parse(key.expose()).is_none() {
                 cx.error(
                     Code::Malformed,
                     key.span,
-                    format!("`ssh_keys.{id}` does not have the form of a public SSH key"),
+                    format!("`ssh_keys.{id}` is not a public SSH key"),
                     "write the line of the `.pub` file: `ssh-ed25519 AAAA... comment`",
                 );
             }
@@ -126,7 +124,7 @@ impl SecretsFile {
                 cx.error(
                     Code::Malformed,
                     token.span,
-                    format!("`api_tokens.{id}` does not have the form of an API token"),
+                    format!("`api_tokens.{id}` is not an API token"),
                     "write it as `user@realm!tokenid=secret`, as `pveum user token add` prints it",
                 );
             }

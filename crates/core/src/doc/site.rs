@@ -1,7 +1,4 @@
-//! `site.yaml`: what holds for the whole site.
-//!
-//! In: a tree. Out: [`Site`], everything optional as written.
-//! Never: secrets; those are in `secrets.yaml`.
+//! `site.yaml`: settings of the whole site.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,25 +11,25 @@ use super::scalar::{
 };
 
 document! {
-    /// What holds for the whole site.
+    /// Settings of the whole site.
     #[derive(Debug, PartialEq)]
     Site as "the site" {
-        /// 2 for a site with an `id`, which older programs would not respect; 1 before that.
+        /// 2 for a site with an `id`, which older versions do not support; otherwise 1.
         schema_version: Versions<1, 2>,
-        /// Tells this site's guests from those of others. Random; `homestak` adds it when it first
-        /// creates guests, and only `homestak site new-id` changes it.
+        /// Random id that identifies the guests of this site. Added when the first guests are
+        /// created; changed only by `homestak site new-id`.
         id: SiteId,
-        /// One line for people.
+        /// One-line description.
         description: String,
-        /// Values for documents that do not write their own.
+        /// Default values.
         defaults: Defaults,
-        /// Networks that nodes can be attached to, by name.
+        /// Networks of nodes, by name.
         networks: BTreeMap<String, Spanned<Network>>,
     }
 }
 
 document! {
-    /// Values for documents that do not write their own.
+    /// Default values.
     #[derive(Debug, PartialEq)]
     Defaults as "defaults" {
         /// Gateway of nodes.
@@ -43,53 +40,53 @@ document! {
         domain: Domain,
         /// Time zone of nodes.
         timezone: TimeZone,
-        /// User for SSH to hosts; the user who runs the driver when left out.
+        /// User for SSH to hosts; defaults to the user who runs homestak.
         host_user old "ssh_user": UserName,
-        /// User that exists on every node from first boot.
+        /// User that is created on every node at first boot.
         vm_user old "automation_user" default "\"homestak\"": UserName,
         /// Packages on every node.
         packages: Vec<Spanned<Package>>,
-        /// Bridge of the host that nodes are attached to.
+        /// Bridge of the host for nodes.
         bridge default "\"vmbr0\"": Bridge,
-        /// Network that nodes are attached to; a name under `networks`.
+        /// Network of nodes; a name under `networks`.
         network: Name,
-        /// Address of the server; without one, nodes cannot pull.
+        /// URL of the server; required for mode `pull`.
         server_url old "spec_server": ServerUrl,
-        /// Release that images are taken from. Without effect in this version.
+        /// Release of images. No effect in this version.
         image_release old "packer_release" default "\"latest\"": String,
         /// Whether the subscription notice of hypervisors is removed.
         pve_remove_subscription_nag default "true": bool,
-        /// Image of nodes that name none.
+        /// Image of nodes that set none.
         image default "\"debian-12\"": Name,
-        /// Template of containers that name none.
+        /// Template of containers that set none.
         template: String,
-        /// Preset of nodes that name none.
+        /// Preset of nodes that set none.
         preset default "\"vm-small\"": Name,
-        /// Storage on hosts that name none.
+        /// Storage of hosts that set none.
         datastore: String,
     }
 }
 
 document! {
-    /// A network that nodes can be attached to.
+    /// A network of nodes.
     #[derive(Debug, PartialEq)]
     Network as "the network" {
-        /// One line for people.
+        /// One-line description.
         description: String,
-        /// Its addresses.
+        /// Address range.
         cidr = required: Cidr,
-        /// Its gateway.
+        /// Gateway.
         gateway: IpAddr,
-        /// Its name servers.
+        /// Name servers.
         dns: Vec<Spanned<IpAddr>>,
-        /// Bridge of the host that leads to it.
+        /// Bridge of the host.
         bridge: Bridge,
         /// VLAN tag on that bridge.
         vlan: Int<1, 4094>,
     }
 }
 
-/// Address of the server; empty means that there is none.
+/// URL of the server; empty if there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl(pub Option<Url>);
 

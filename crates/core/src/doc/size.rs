@@ -1,22 +1,19 @@
-//! How big a tree is, so that the reader can refuse to copy it too often.
-//!
-//! In: a [`Value`]. Out: [`Size`].
-//! Never: a limit; those are the reader's.
+//! The size of a tree, used to limit the expansion of aliases.
 
 use super::tree::{Data, Value};
 
-/// How big a tree is.
+/// The size of a tree.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Size {
-    /// Itself and everything in it, without keys.
+    /// Number of values, without keys.
     pub(super) values: usize,
-    /// Text of scalars and keys.
+    /// Bytes of scalars and keys.
     pub(super) bytes: usize,
-    /// How many lists and mappings lie in one another.
+    /// Nesting depth.
     pub(super) depth: usize,
 }
 
-/// Measures a tree. The reader bounds depth, so recursion is bounded.
+/// Measures a tree. The parser limits the depth, and so the recursion.
 pub(super) fn size(value: &Value) -> Size {
     let mut total = Size {
         values: 1,

@@ -1,16 +1,13 @@
-//! Source texts and places in them.
-//!
-//! In: texts with their display paths. Out: [`Span`]s that can be turned into line and column.
-//! Never: reading files; a source is given as text.
+//! Source texts, and spans that can be converted to line and column.
 
-/// Names one source text within a [`Sources`] set.
+/// Identifies a source text within [`Sources`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u32);
 
-/// A stretch of bytes in one source text.
+/// A range of bytes in a source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// Which text.
+    /// The source.
     pub file: FileId,
     /// First byte.
     pub start: u32,
@@ -29,7 +26,7 @@ impl Span {
     }
 }
 
-/// Line and column for people, both counted from one; the column counts characters.
+/// A position for display: path, line and column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Display path of the source.
@@ -46,27 +43,26 @@ impl std::fmt::Display for Location {
     }
 }
 
-/// One source text. It has no `Debug`: the text may hold secrets.
+/// A source text. It has no `Debug`: the text may contain secrets.
 #[derive(Clone)]
 pub struct Source {
-    /// Path as shown to people.
+    /// Path, for display.
     pub path: String,
-    /// The text itself.
+    /// The text.
     pub text: String,
-    /// Whether the text holds secrets, so that no line of it is ever shown.
+    /// Whether the text contains secrets and must never be shown.
     pub secret: bool,
     line_starts: Vec<u32>,
-    /// How many characters stand before each `STRIDE`th byte; empty when the text is ASCII and a
-    /// character is a byte.
+    /// Number of characters before each `STRIDE`th byte; empty if the text is ASCII.
     n_chars: Vec<u32>,
 }
 
-/// Bytes between two known counts of characters. A line can be as long as the text, so counting
-/// from its start each time would take too long.
+/// Bytes between two stored counts of characters. Lines can be very long, so counting from their
+/// start each time would be too slow.
 const STRIDE: usize = 1 << 10;
 
 impl Source {
-    /// Makes a source whose lines may be shown in messages.
+    /// Creates a source whose lines may be shown.
     pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
         let text = text.into();
         let line_starts = std::iter::once(0)
@@ -98,7 +94,7 @@ impl Source {
         }
     }
 
-    /// Makes a source of which no line is ever shown.
+    /// Creates a source whose lines are never shown.
     pub fn secret(path: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             secret: true,
@@ -106,7 +102,7 @@ impl Source {
         }
     }
 
-    /// Returns the line (from zero) that holds the byte at `offset`.
+    /// Returns the line (from zero) of the byte at `offset`.
     pub fn line_of(&self, offset: u32) -> usize {
         self.line_starts
             .partition_point(|start| *start <= offset)
@@ -132,11 +128,11 @@ impl Source {
 }
 
 impl Source {
-    /// Returns how many characters stand before the byte at `offset`.
+    /// Returns the number of characters before the byte at `offset`.
     fn chars_before(&self, offset: usize) -> usize {
         let offset = offset.min(self.text.len());
         let Some(counted) = self.n_chars.get(offset / STRIDE) else {
-            // The text is ASCII, or ends where a stride would begin.
+            // The text is ASCII, or its length is a multiple of the stride.
             return self.n_chars.last().map_or(offset, |counted| {
                 let from = (self.n_chars.len() - 1) * STRIDE;
                 (*counted + count_chars(&self.text.as_bytes()[from..])) as usize
@@ -147,7 +143,7 @@ impl Source {
     }
 }
 
-/// Counts the characters that begin in these bytes.
+/// Counts the characters that start in these bytes.
 fn count_chars(bytes: &[u8]) -> u32 {
     let begins = bytes.iter().filter(|byte| **byte & 0xc0 != 0x80);
     u32::try_from(begins.count()).unwrap_or(u32::MAX)
@@ -167,17 +163,17 @@ impl Sources {
         id
     }
 
-    /// Returns the source behind `file`.
+    /// Returns the source of an id.
     pub fn source(&self, file: FileId) -> Option<&Source> {
         self.files.get(file.0 as usize)
     }
 
-    /// Returns every source with its id, in the order of adding.
+    /// Returns every source with its id.
     pub fn iter(&self) -> impl Iterator<Item = (FileId, &Source)> {
         (0u32..).map(FileId).zip(&self.files)
     }
 
-    /// Turns a span into path, line and column of its first character.
+    /// Returns path, line and column of the start of a span.
     pub fn locate(&self, span: Span) -> Location {
         let Some(source) = self.source(span.file) else {
             return Location {
@@ -204,7 +200,7 @@ mod tests {
     use super::{Source, Sources, Span};
 
     #[test]
-    fn columns_count_characters_wherever_in_a_long_line_the_place_is() {
+    fn columns_are_counted_in_characters_in_long_lines_too() {
         for (line, newline) in [("é", "\n"), ("aé😀", "\n"), ("a", "\r\n")] {
             let long = line.repeat(3_000);
             let text = format!("{long}{newline}{long}");

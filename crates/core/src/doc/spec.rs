@@ -1,7 +1,4 @@
-//! `specs/*.yaml`, schema version 1: what a node becomes.
-//!
-//! In: a tree. Out: [`Spec`], everything optional as written.
-//! Never: looking up postures or keys; references stay names.
+//! `specs/*.yaml`, schema version 1: the configuration of a node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,55 +15,55 @@ use super::schema::Definitions;
 use super::tree::{Entry, Value};
 
 choice! {
-    /// What starts the run phase again.
+    /// What starts automatic runs.
     Trigger {
         /// Every `interval`.
         Schedule = "schedule",
         /// A request to `path` on `port`.
         Webhook = "webhook",
-        /// A change of `branch` in `repo`, looked for every `poll_interval`.
+        /// A change of `branch` in `repo`, checked every `poll_interval`.
         Git = "git",
-        /// A person.
+        /// Only manual runs.
         Manual = "manual",
     }
 }
 
 document! {
-    /// A spec: what a node becomes.
+    /// A spec: the configuration of a node.
     #[derive(Debug, PartialEq)]
     Spec as "the spec" {
         /// Always 1.
         schema_version: Version<1>,
-        /// One line for people.
+        /// One-line description.
         description: String,
-        /// Who the machine is.
+        /// Host name and domain.
         identity: Identity,
-        /// A fixed address; a node's own wins.
+        /// Static address; overridden by that of the node.
         network: SpecNetwork,
-        /// Who may log in, and how.
+        /// User accounts and posture.
         access: Access,
         /// Packages and services.
         platform: Platform,
         /// System configuration.
         config: Config,
-        /// How the machine is kept in shape.
+        /// Automatic runs.
         run: Run,
     }
 }
 
 document! {
-    /// Who the machine is.
+    /// Host name and domain.
     #[derive(Debug, PartialEq)]
     Identity as "identity" {
-        /// Host name, for a machine without a manifest; a node's name wins.
+        /// Host name of a machine without a manifest; otherwise the name of the node is used.
         hostname: NodeName,
-        /// DNS domain; defaults to the site's.
+        /// DNS domain; defaults to that of the site.
         domain: Domain,
     }
 }
 
 document! {
-    /// A fixed address.
+    /// Static address.
     #[derive(Debug, PartialEq)]
     SpecNetwork as "network" {
         /// The address.
@@ -79,10 +76,10 @@ document! {
 }
 
 document! {
-    /// Who may log in, and how.
+    /// User accounts and posture.
     #[derive(Debug, PartialEq)]
     Access as "access" {
-        /// Security profile; a name from `postures/`.
+        /// Posture; a name from `postures/`.
         posture default "prod": Name,
         /// Users on the machine.
         users: Vec<Spanned<User>>,
@@ -95,9 +92,9 @@ document! {
     User as "the user" {
         /// Login name.
         name = required: UserName,
-        /// Whether the user may become root.
+        /// Whether the user may use sudo.
         sudo default "false": bool,
-        /// Keys that may log in, ids under `ssh_keys` in `secrets.yaml`; all of them when left out.
+        /// Authorized keys: ids under `ssh_keys` in `secrets.yaml`. Defaults to all of them.
         ssh_keys: Vec<Spanned<SshKeyId>>,
     }
 }
@@ -117,15 +114,15 @@ document! {
     /// systemd units.
     #[derive(Debug, PartialEq)]
     Services as "services" {
-        /// Enabled and started.
+        /// Units to enable and start.
         enable: Vec<Spanned<Unit>>,
-        /// Disabled and stopped.
+        /// Units to disable and stop.
         disable: Vec<Spanned<Unit>>,
     }
 }
 
 document! {
-    /// What makes the machine a hypervisor.
+    /// Settings of a Proxmox VE hypervisor.
     #[derive(Debug, PartialEq)]
     PveConfig as "config.pve" {
         /// Whether the subscription notice is removed.
@@ -134,43 +131,43 @@ document! {
 }
 
 document! {
-    /// How the machine is kept in shape.
+    /// Automatic runs.
     #[derive(Debug, PartialEq)]
     Run as "run" {
-        /// What starts the run phase again.
+        /// What starts automatic runs.
         trigger default "manual": Trigger,
         /// Time between scheduled runs.
         interval: Duration,
-        /// Time between looks at the repository.
+        /// Time between checks of the repository.
         poll_interval: Duration,
         /// Port of the webhook.
         port: Port,
         /// Path of the webhook.
         path: String,
-        /// Repository that is watched.
+        /// Git repository.
         repo: String,
-        /// Branch that is watched.
+        /// Branch.
         branch: String,
     }
 }
 
-/// How keys begin that hold data of one's own.
-pub const OWN_DATA: &str = "x-";
+/// Prefix of keys with custom data.
+pub const CUSTOM_PREFIX: &str = "x-";
 
-/// System configuration: a few known keys, and data of one's own under names that begin with `x-`.
+/// System configuration: known keys, and custom data under keys that start with `x-`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// Time zone; defaults to the site's.
+    /// Time zone; defaults to that of the site.
     pub timezone: Option<Spanned<TimeZone>>,
-    /// What makes the machine a hypervisor.
+    /// Settings of a Proxmox VE hypervisor.
     pub pve: Option<Spanned<PveConfig>>,
-    /// Files of the machine.
+    /// Managed files.
     pub files: Option<Spanned<Vec<Spanned<ManagedFile>>>>,
-    /// Settings of the kernel.
+    /// Kernel settings.
     pub sysctl: Option<Spanned<BTreeMap<String, Spanned<KernelValue>>>>,
     /// How the machine converges.
     pub converge: Option<Spanned<ConvergeConfig>>,
-    /// Every valid key but the first two, kept as written.
+    /// Every valid key but `timezone` and `pve`, unchanged.
     pub more: Vec<(String, Value)>,
 }
 
@@ -190,7 +187,7 @@ impl Decode for Config {
                 "files" => this.files = cx.field(entry),
                 "sysctl" => this.sysctl = cx.field(entry),
                 "converge" => this.converge = cx.field(entry),
-                key if key.starts_with(OWN_DATA) => {}
+                key if key.starts_with(CUSTOM_PREFIX) => {}
                 _ => {
                     cx.unknown_key(entry, Self::KEYS);
                     continue;
@@ -207,33 +204,33 @@ impl Decode for Config {
     fn schema(definitions: &mut Definitions) -> serde_json::Value {
         definitions.mapping(
             "Config",
-            &["System configuration; keys that begin with `x-` are data of one's own, kept as written."],
+            &["System configuration; keys that start with `x-` are custom data."],
             |definitions, mapping| {
                 mapping.key(
                     "timezone",
                     TimeZone::schema(definitions),
-                    &["Time zone; defaults to the site's."],
+                    &["Time zone; defaults to that of the site."],
                     false,
                     None,
                 );
                 mapping.key(
                     "pve",
                     PveConfig::schema(definitions),
-                    &["What makes the machine a hypervisor."],
+                    &["Settings of a Proxmox VE hypervisor; makes the machine one."],
                     false,
                     None,
                 );
                 mapping.key(
                     "files",
                     Vec::<ManagedFile>::schema(definitions),
-                    &["Files of the machine."],
+                    &["Managed files."],
                     false,
                     None,
                 );
                 mapping.key(
                     "sysctl",
                     BTreeMap::<String, Spanned<KernelValue>>::schema(definitions),
-                    &["Settings of the kernel."],
+                    &["Kernel settings."],
                     false,
                     None,
                 );
@@ -250,7 +247,7 @@ impl Decode for Config {
     }
 }
 
-/// `pve:` with nothing behind it still says that the machine is a hypervisor.
+/// `pve:` without a value still makes the machine a hypervisor.
 fn pve(entry: &Entry, cx: &mut Context<'_>) -> Option<Spanned<PveConfig>> {
     Spanned::decode(&entry.value, cx)
 }
@@ -268,8 +265,8 @@ impl Decode for SshKeyId {
         cx.notice(
             Code::OldName,
             value.span,
-            format!("`{text}` is the old form of `{id}`"),
-            format!("write `{id}`; the old form still works"),
+            format!("`{text}` is deprecated; use `{id}`"),
+            format!("write `{id}`; the deprecated form is still accepted"),
         );
         Some(Self(id.to_owned()))
     }

@@ -1,4 +1,4 @@
-//! Every time limit that can be set, with its default: the one table that documents, flags, the
+//! All configurable time limits with their defaults: the one table that documents, flags,
 //! environment and the reference page share.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::scalar::Int;
 /// The longest time limit, in seconds: a day.
 pub const LONGEST: u64 = 86_400;
 
-/// Declares the limits once: the enum, its words and defaults, and the document's mapping.
+/// Declares the limits once: the enum, names and defaults, and the mapping in documents.
 macro_rules! limits {
     ($($(#[doc = $doc:literal])+ $variant:ident $field:ident = $default:literal,)+) => {
         /// A time limit.
@@ -23,23 +23,23 @@ macro_rules! limits {
             /// Every limit, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// Returns the name as written in documents, flags and the environment.
+            /// Returns the name used in documents, flags and the environment.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($field),)+ }
             }
 
-            /// Returns the limit behind a name.
+            /// Returns the limit of a name.
             pub fn from_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|limit| limit.word() == word)
             }
 
-            /// Returns the seconds that hold when nothing is set.
+            /// Returns the default, in seconds.
             pub fn default_seconds(self) -> u64 {
                 match self { $(Self::$variant => const { number($default) },)+ }
             }
 
-            /// Returns what is limited, in a sentence.
-            pub fn what(self) -> &'static str {
+            /// Returns the description.
+            pub fn description(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
         }
@@ -53,44 +53,44 @@ macro_rules! limits {
         }
 
         impl TimeoutSettings {
-            /// Returns what is written, with where.
-            pub fn written(&self) -> Vec<(Limit, &super::Spanned<Int<1, 86400>>)> {
-                let mut written = Vec::new();
-                $(written.extend(self.$field.as_ref().map(|value| (Limit::$variant, value)));)+
-                written
+            /// Returns the limits that are set, with their spans.
+            pub fn limits(&self) -> Vec<(Limit, &super::Spanned<Int<1, 86400>>)> {
+                let mut limits = Vec::new();
+                $(limits.extend(self.$field.as_ref().map(|value| (Limit::$variant, value)));)+
+                limits
             }
         }
     };
 }
 
 limits! {
-    /// From the start of a guest until it is reached: its address, its SSH, and the API of a node that hosts others. `timeout_buffer` is added per level of nesting.
+    /// For a started guest to become reachable: its address, SSH, and the API of a hypervisor. `timeout_buffer` is added per level of nesting.
     Boot boot = "300",
-    /// For a host whose API does not answer. It holds for every step, undo and probe, each time that contact is lost.
+    /// For a host whose API does not respond. Applies to every step, undo and probe, each time the connection is lost.
     Api api = "300",
-    /// For a lock that someone else holds: on a guest, such as that of a backup, or on files of the driver or of `-H local`.
+    /// For a lock that another process holds: on a guest, such as that of a backup, or on files of the driver or of `-H local`.
     Lock lock = "300",
     /// For a task of a host that makes no progress.
     Task task = "900",
-    /// For a guest that was asked to shut down, before it is switched off.
+    /// For a guest to shut down, before it is stopped.
     Shutdown shutdown = "60",
-    /// The same when a run is undone: nobody has used the guest yet.
+    /// The same when a run is undone: the guest has not been used yet.
     UndoShutdown undo_shutdown = "10",
-    /// To find out what became of a request to create a guest whose answer was lost.
+    /// To determine the outcome of a request to create a guest whose response was lost.
     Settle settle = "600",
     /// For a connection to an API.
     Connect connect = "10",
-    /// For an answer of an API. Proxmox VE waits up to 10 s for each lock, so less than 30 s gives up on requests that succeed.
+    /// For a response of an API. Proxmox VE waits up to 10 s for each lock, so with less than 30 s requests that succeed would time out.
     Answer answer = "60",
     /// For an upload that makes no progress.
     Upload upload = "120",
-    /// For a node to be reached again, before it reverts a change that could cut it off.
+    /// For a change that could lock out the driver to be confirmed over a new connection, before the node reverts it.
     Confirm confirm = "30",
-    /// For an SSH connection to a node, and for each of the small programs `ssh-keygen` and `ssh -O exit`.
+    /// For an SSH connection to a node, and for each run of `ssh-keygen` and `ssh -O exit`.
     Ssh ssh = "10",
-    /// For a sign of life from a node that is being configured; it sends one every 10 s.
+    /// For a heartbeat of a node that is being configured; it sends one every 10 s.
     Silence silence = "60",
-    /// For a node to be configured, however much it reports.
+    /// For the whole configuration of a node.
     Config config = "21600",
 }
 
@@ -106,21 +106,21 @@ const fn number(text: &str) -> u64 {
 #[serde(try_from = "BTreeMap<String, u64>", into = "BTreeMap<String, u64>")]
 pub struct Timeouts([Option<u32>; Limit::ALL.len()]);
 
-/// Why a text sets no time limit.
+/// Why a time limit is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeoutError {
     /// It is not `NAME=SECONDS`.
     #[error("`{0}` is not NAME=SECONDS")]
     Form(String),
-    /// There is no such limit.
-    #[error("there is no time limit `{0}`; there are {names}", names = names())]
+    /// The limit does not exist.
+    #[error("unknown time limit `{0}`; known ones are {names}", names = names())]
     Name(String),
-    /// The number is wrong.
+    /// The value is out of range or not a number.
     #[error("`{value}` is not a number of seconds from 1 to {LONGEST} (`{name}`)")]
     Value {
-        /// Which limit.
+        /// The limit.
         name: &'static str,
-        /// What was written.
+        /// The invalid value.
         value: String,
     },
 }
@@ -143,7 +143,7 @@ impl Timeouts {
         Ok(())
     }
 
-    /// Reads `NAME=SECONDS`, several of them with commas between them.
+    /// Parses a comma-separated list of `NAME=SECONDS`.
     pub fn parse(text: &str) -> Result<Self, TimeoutError> {
         let mut timeouts = Self::default();
         for part in text.split(',').map(str::trim) {
@@ -158,7 +158,7 @@ impl Timeouts {
         Ok(timeouts)
     }
 
-    /// Returns these limits, with those that another sets on top.
+    /// Returns these limits, overridden by those of `over`.
     #[must_use]
     pub fn with(mut self, over: &Self) -> Self {
         for (own, over) in self.0.iter_mut().zip(over.0) {
@@ -167,19 +167,19 @@ impl Timeouts {
         self
     }
 
-    /// Tells whether nothing was set.
+    /// Tells whether no limit is set.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
 
-    /// Returns how long a limit is.
+    /// Returns the value of a limit.
     pub fn of(&self, limit: Limit) -> Duration {
         let set = self.0[limit as usize].map(u64::from);
         Duration::from_secs(set.unwrap_or_else(|| limit.default_seconds()))
     }
 }
 
-/// Reads a number of seconds.
+/// Parses a number of seconds.
 pub fn seconds(limit: Limit, text: &str) -> Result<u64, TimeoutError> {
     let number = text.parse().ok();
     let number = number.filter(|seconds| (1..=LONGEST).contains(seconds));
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_last_counts_and_the_rest_has_its_default() {
+    fn later_limits_override_earlier_ones_and_defaults() {
         let manifest = Timeouts::parse("boot=600,lock=20").expect("limits");
         let flag = Timeouts::parse("lock=5").expect("a limit");
         let both = manifest.with(&flag);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_a_fault_and_not_replaced() {
+    fn invalid_values_are_errors() {
         for text in [
             "",
             "boot",
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_written_by_name_and_read_back() {
+    fn limits_are_serialized_by_name() {
         let set = Timeouts::parse("api=20").expect("a limit");
         let text = serde_json::to_string(&set).expect("JSON");
         assert_eq!(text, r#"{"api":20}"#);

@@ -1,27 +1,25 @@
-//! The tree a YAML text becomes: ordered, with the place of every key and value.
-//!
-//! In: nothing (data types). Out: [`Value`] and ways to look at it.
-//! Never: judging; a scalar stays text until a decoder says what it must be.
+//! The tree of a YAML document: ordered, with the span of every key and value. Scalars stay text
+//! until a decoder interprets them.
 
 use super::source::Span;
 
-/// One value with its place. Equality ignores places.
+/// A value with its span. Equality ignores spans.
 #[derive(Clone)]
 pub struct Value {
-    /// Where it stands.
+    /// Its position.
     pub span: Span,
-    /// What it is.
+    /// Its content.
     pub data: Data,
 }
 
-/// The three shapes of YAML.
+/// The content of a value.
 #[derive(Clone, PartialEq)]
 pub enum Data {
-    /// A single piece of text.
+    /// A scalar.
     Scalar(Scalar),
     /// A list.
     Seq(Vec<Value>),
-    /// A mapping, in the order written.
+    /// A mapping, in document order.
     Map(Vec<Entry>),
 }
 
@@ -34,25 +32,25 @@ pub struct Entry {
     pub value: Value,
 }
 
-/// A mapping key. Equality ignores the place.
+/// A mapping key. Equality ignores the span.
 #[derive(Clone)]
 pub struct Key {
-    /// Where it stands.
+    /// Its position.
     pub span: Span,
     /// The key's text.
     pub text: String,
 }
 
-/// A scalar as written, and whether it was quoted.
+/// A scalar and its style.
 #[derive(Clone)]
 pub struct Scalar {
-    /// The text with quoting and escapes undone.
+    /// The text without quotes and escapes.
     pub text: String,
-    /// How it was written.
+    /// Its style.
     pub style: Style,
 }
 
-/// How a scalar was written. Only plain scalars can be numbers, booleans or null.
+/// The style of a scalar. Only plain scalars can be numbers, booleans or null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Without quotes.
@@ -63,25 +61,25 @@ pub enum Style {
     Block,
 }
 
-/// What a scalar means by YAML 1.2 (core schema).
+/// The value of a scalar by the core schema of YAML 1.2.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Meaning {
     /// `null`, `~` or nothing.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
     /// A number with a fraction, or one too large for [`Meaning::Int`].
     Float(f64),
-    /// `yes`, `no`, `on`, `off`: booleans for YAML 1.1 readers, text for YAML 1.2 ones.
+    /// `yes`, `no`, `on`, `off`: booleans in YAML 1.1, strings in YAML 1.2.
     Ambiguous,
-    /// Text.
+    /// A string.
     Text,
 }
 
 impl Scalar {
-    /// Makes a scalar that is read back as exactly this text.
+    /// Creates a scalar that is always a string.
     pub fn text(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -89,7 +87,7 @@ impl Scalar {
         }
     }
 
-    /// Makes a plain scalar, as for numbers and booleans.
+    /// Creates a plain scalar, as for numbers and booleans.
     pub fn plain(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -97,7 +95,7 @@ impl Scalar {
         }
     }
 
-    /// Returns what the scalar means.
+    /// Returns the value of the scalar.
     pub fn meaning(&self) -> Meaning {
         if self.style != Style::Plain {
             return Meaning::Text;
@@ -114,7 +112,7 @@ impl Scalar {
 }
 
 impl PartialEq for Scalar {
-    /// A scalar equals another when both are read as the same thing: `1` is not `"1"`.
+    /// Scalars are equal if they have the same value and text: `1` is not `"1"`.
     fn eq(&self, other: &Self) -> bool {
         match (self.meaning(), other.meaning()) {
             (Meaning::Null, Meaning::Null) => true,
@@ -150,7 +148,7 @@ fn number(text: &str) -> Meaning {
     }
 }
 
-/// Digits after a prefix have no sign: `0x-5` is text.
+/// Digits after a prefix have no sign: `0x-5` is a string.
 fn unsigned(digits: &str, radix: u32) -> Meaning {
     if digits.starts_with(['+', '-']) {
         return Meaning::Text;
@@ -214,13 +212,13 @@ impl Value {
             .map(|scalar| scalar.text.as_str())
     }
 
-    /// Tells whether the value is null: `null`, `~`, or a key with nothing behind it.
+    /// Tells whether the value is null: `null`, `~`, or a key without a value.
     pub fn is_null(&self) -> bool {
         self.scalar()
             .is_some_and(|scalar| scalar.meaning() == Meaning::Null)
     }
 
-    /// Names the kind of value for a message, with its article.
+    /// Returns the type of the value for a message, with its article.
     pub fn kind(&self) -> &'static str {
         match &self.data {
             Data::Seq(_) => "a list",
@@ -235,7 +233,7 @@ impl Value {
         }
     }
 
-    /// Turns the value into JSON, with scalars by their meaning.
+    /// Converts the value to JSON.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match &self.data {
@@ -256,7 +254,7 @@ impl Value {
         }
     }
 
-    /// Makes a tree without places from JSON, ready for the emitter.
+    /// Creates a tree without spans from JSON.
     pub fn from_json(json: &serde_json::Value) -> Self {
         use serde_json::Value as Json;
         let data = match json {
@@ -275,30 +273,30 @@ impl Value {
             ),
         };
         Self {
-            span: NOWHERE,
+            span: NO_SPAN,
             data,
         }
     }
 }
 
 impl Key {
-    /// Makes a key without a place.
+    /// Creates a key without a span.
     pub fn bare(text: impl Into<String>) -> Self {
         Self {
-            span: NOWHERE,
+            span: NO_SPAN,
             text: text.into(),
         }
     }
 }
 
-/// The place of values that no person wrote.
-pub const NOWHERE: Span = Span {
+/// The span of values that are not from a source.
+pub const NO_SPAN: Span = Span {
     file: super::source::FileId(u32::MAX),
     start: 0,
     end: 0,
 };
 
-/// Shows shape and keys only: a tree may hold secrets.
+/// Shows only structure and keys: a tree may contain secrets.
 impl std::fmt::Debug for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.data {
@@ -317,7 +315,7 @@ mod tests {
     use super::{Meaning, Scalar};
 
     #[test]
-    fn a_number_with_a_prefix_has_no_sign_behind_it() {
+    fn a_number_prefix_is_not_followed_by_a_sign() {
         assert_eq!(Scalar::plain("0x1F").meaning(), Meaning::Int(31));
         assert_eq!(Scalar::plain("0o17").meaning(), Meaning::Int(15));
         for text in ["0x-5", "0x+5", "0o-7", "0x"] {

@@ -1,7 +1,5 @@
-//! YAML text to tree. The only file that names the YAML crate.
-//!
-//! In: one source text. Out: its tree, or diagnostics.
-//! Never: recursion over input, unbounded memory: depth, size and alias expansion have limits.
+//! Parses YAML into a tree. The only file that uses the YAML crate. Depth, size and alias expansion
+//! are limited, and the input is not processed recursively.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +13,20 @@ use super::size::{Size, size};
 use super::source::{FileId, Source, Span};
 use super::tree::{Data, Entry, Key, Scalar, Style, Value};
 
-/// Largest text read as one document. A manifest of 10,000 nodes has about 2 MB.
+/// Maximum size of a document. A manifest of 10,000 nodes has about 2 MB.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Deepest nesting. Documents of ours need six levels; the parser itself would go on for ever.
+/// Maximum nesting. Documents need six levels; the parser itself has no limit.
 const MAX_DEPTH: usize = 48;
-/// Most values in one document, aliases counted at each use. Bounds memory near 250 MB.
+/// Maximum number of values, with aliases expanded. Limits memory to about 250 MB.
 const MAX_VALUES: usize = 1_000_000;
-/// Most bytes of text that anchors and aliases may copy in one document, beside its own.
+/// Maximum bytes of text that anchors and aliases may copy in one document.
 const MAX_COPIED: usize = MAX_BYTES;
 
-/// Reads one YAML document. Reports what is wrong with it and returns what could be read.
-pub fn parse(file: FileId, source: &Source, faults: &mut Diagnostics) -> Option<Value> {
+/// Parses one YAML document. Reports errors, and returns what could be parsed.
+pub fn parse(file: FileId, source: &Source, diagnostics: &mut Diagnostics) -> Option<Value> {
     let start = Span::start_of(file);
     if source.text.len() > MAX_BYTES {
-        faults.push(
+        diagnostics.push(
             Diagnostic::error(
                 Code::TooLarge,
                 start,
@@ -43,7 +41,7 @@ pub fn parse(file: FileId, source: &Source, faults: &mut Diagnostics) -> Option<
     let control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{85}');
     if let Some((at, found)) = source.text.char_indices().find(|(_, c)| control(*c)) {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
-        faults.push(
+        diagnostics.push(
             Diagnostic::error(
                 Code::NotText,
                 Span {
@@ -60,22 +58,22 @@ pub fn parse(file: FileId, source: &Source, faults: &mut Diagnostics) -> Option<
         );
         return None;
     }
-    let mut builder = Builder::new(file, source, faults);
+    let mut builder = Builder::new(file, source, diagnostics);
     builder.run();
     let root = builder.root.take();
     if root.is_none() && !builder.failed {
-        faults.push(empty(start));
+        diagnostics.push(empty(start));
     }
     root
 }
 
-/// Reports a document that says nothing.
+/// Returns the error for an empty document.
 pub fn empty(at: Span) -> Diagnostic {
     Diagnostic::error(Code::EmptyDocument, at, "the document is empty")
         .hint("write at least one `key: value` line, or delete the file")
 }
 
-/// A collection that has been opened and not yet closed.
+/// A collection that is not closed yet.
 struct Open {
     span: Span,
     anchor: usize,
@@ -90,11 +88,11 @@ enum OpenKind {
 struct Builder<'a> {
     file: FileId,
     text: &'a str,
-    /// Whether the text holds secrets, so that messages quote nothing of it.
+    /// Whether the text contains secrets and must not be quoted.
     secret: bool,
-    /// Byte offset of each character; empty when the text is ASCII and both counts agree.
+    /// Byte offset of each character; empty if the text is ASCII.
     offsets: Vec<u32>,
-    faults: &'a mut Diagnostics,
+    diagnostics: &'a mut Diagnostics,
     stack: Vec<Open>,
     anchors: BTreeMap<usize, Value>,
     values: usize,
@@ -104,7 +102,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(file: FileId, source: &'a Source, faults: &'a mut Diagnostics) -> Self {
+    fn new(file: FileId, source: &'a Source, diagnostics: &'a mut Diagnostics) -> Self {
         let text = source.text.as_str();
         let offsets = if text.is_ascii() {
             Vec::new()
@@ -118,7 +116,7 @@ impl<'a> Builder<'a> {
             text,
             secret: source.secret,
             offsets,
-            faults,
+            diagnostics,
             stack: Vec::new(),
             anchors: BTreeMap::new(),
             values: 0,
@@ -134,13 +132,13 @@ impl<'a> Builder<'a> {
             let (event, span) = match step {
                 Ok(step) => step,
                 Err(error) => {
-                    let at = place_of(error.info(), self.text, self.byte(*error.marker()));
+                    let at = error_offset(error.info(), self.text, self.byte(*error.marker()));
                     let span = Span {
                         file: self.file,
                         start: at,
                         end: at,
                     };
-                    // The parser has a limit of its own for brackets, which it reads ahead.
+                    // The parser has its own limit for nested flow collections.
                     if error.info() == "recursion limit exceeded" {
                         return self.too_deep(span);
                     }
@@ -201,8 +199,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Ends the span of a quoted scalar at its closing quote; the parser counts white space and
-    /// a comment behind it in.
+    /// Ends the span of a quoted scalar at its closing quote; the parser includes white space and
+    /// comments after it.
     fn quoted(&self, span: Span) -> Span {
         let text = self
             .text
@@ -236,7 +234,7 @@ impl<'a> Builder<'a> {
     }
 
     fn fail(&mut self, diagnostic: Diagnostic) {
-        self.faults.push(diagnostic);
+        self.diagnostics.push(diagnostic);
         self.failed = true;
         self.root = None;
     }
@@ -245,7 +243,7 @@ impl<'a> Builder<'a> {
         let message = format!("values are nested more than {MAX_DEPTH} levels deep");
         self.fail(
             Diagnostic::error(Code::TooDeep, span, message)
-                .hint("flatten the document; none of ours needs more than six levels"),
+                .hint("flatten the document; valid documents have at most six levels"),
         );
     }
 
@@ -288,9 +286,9 @@ impl<'a> Builder<'a> {
                 shorten(&format!("{handle}{}", tag.suffix))
             )
         };
-        self.faults.push(
+        self.diagnostics.push(
             Diagnostic::error(Code::Tag, span, message).hint(
-                "remove the tag: documents hold plain text, numbers, lists and mappings only",
+                "remove the tag: documents contain only strings, numbers, lists and mappings",
             ),
         );
     }
@@ -308,7 +306,7 @@ impl<'a> Builder<'a> {
                     "the document has more than {MAX_VALUES} values once its aliases are expanded"
                 ),
             )
-            .hint("write the repeated parts out, or split the document"),
+            .hint("expand the repeated parts, or split the document"),
         );
         false
     }
@@ -325,7 +323,7 @@ impl<'a> Builder<'a> {
                 span,
                 format!("anchors and aliases copy more than {MAX_COPIED} bytes of text"),
             )
-            .hint("write the repeated parts out, or split the document"),
+            .hint("expand the repeated parts, or split the document"),
         );
         false
     }
@@ -347,7 +345,7 @@ impl<'a> Builder<'a> {
                 "quote the key if it contains `[`, `{` or `:`"
             };
             return self.fail(
-                Diagnostic::error(Code::KeyNotText, span, "a mapping key must be plain text")
+                Diagnostic::error(Code::KeyNotText, span, "a mapping key must be a string")
                     .hint(hint),
             );
         }
@@ -356,8 +354,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Closes the innermost collection. In flow style it ends with its bracket, in block style,
-    /// where the closing place is empty, with its last value.
+    /// Closes the innermost collection. In flow style it ends with its bracket; in block style,
+    /// where the closing span is empty, with its last value.
     fn close(&mut self, closing: Span) {
         let Some(open) = self.stack.pop() else { return };
         let (data, last) = match open.kind {
@@ -388,7 +386,7 @@ impl<'a> Builder<'a> {
     }
 
     fn alias(&mut self, anchor: usize, span: Span) {
-        // An alias inside its own anchor has no value yet.
+        // An alias within its own anchor has no value yet.
         let Some(size) = self.anchors.get(&anchor).map(size) else {
             return self.fail(
                 Diagnostic::error(
@@ -396,7 +394,7 @@ impl<'a> Builder<'a> {
                     span,
                     "the alias refers to a value that contains it",
                 )
-                .hint("write the value out instead of using the alias"),
+                .hint("write the value instead of the alias"),
             );
         };
         if self.stack.len() + size.depth > MAX_DEPTH {
@@ -432,7 +430,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Takes a scalar as the next key of the innermost mapping.
+    /// Sets the next key of the innermost mapping.
     fn key(&mut self, value: Value) {
         let Some(Open {
             kind: OpenKind::Map(map),
@@ -446,7 +444,7 @@ impl<'a> Builder<'a> {
                 Diagnostic::error(
                     Code::KeyNotText,
                     value.span,
-                    "a mapping key must be plain text",
+                    "a mapping key must be a string",
                 )
                 .hint("quote the key if it contains `[`, `{` or `:`"),
             );
@@ -458,20 +456,18 @@ impl<'a> Builder<'a> {
         let first = map.first(&key.text).filter(|_| key.text != "<<");
         if let Some(first) = first {
             map.skip = true;
-            let message = format!(
-                "the key `{}` is written twice in this mapping",
-                shorten(&key.text)
-            );
-            self.faults.push(
+            let message = format!("duplicate key `{}`", shorten(&key.text));
+            self.diagnostics.push(
                 Diagnostic::error(Code::DuplicateKey, key.span, message)
-                    .label(first, "first written here")
-                    .hint("keep one of the two; readers disagree on which one counts"),
+                    .label(first, "first defined here")
+                    .hint("keep one of the two; YAML parsers disagree on which one is used"),
             );
         }
         map.pending = Some(key);
     }
 
-    /// Merges the mapping (or mappings) behind a `<<` key into the open mapping; written keys win.
+    /// Merges the mapping or mappings of a `<<` key into the open mapping; explicit keys override
+    /// them.
     fn merge(&mut self, key: &Key, value: Value) {
         let sources = match value.data {
             Data::Map(entries) => vec![entries],
@@ -483,9 +479,9 @@ impl<'a> Builder<'a> {
                 })
                 .collect(),
             Data::Scalar(_) | Data::Seq(_) => {
-                self.faults.push(
-                    Diagnostic::error(Code::WrongType, key.span, "`<<` needs a mapping to merge")
-                        .hint("write `<<: *name` where `&name` marks a mapping"),
+                self.diagnostics.push(
+                    Diagnostic::error(Code::WrongType, key.span, "`<<` requires a mapping")
+                        .hint("write `<<: *name`, where `&name` is the anchor of a mapping"),
                 );
                 return;
             }
@@ -500,15 +496,15 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Returns where the fault is. The parser reports a tab in the indentation of a line at the start
-/// of the text that goes on there, which is on a line before.
-fn place_of(info: &str, text: &str, at: u32) -> u32 {
+/// Returns the position of a syntax error. The parser reports a tab in the indentation at the start
+/// of the enclosing text, which is on an earlier line.
+fn error_offset(info: &str, text: &str, at: u32) -> u32 {
     let rest = text.get(at as usize..).unwrap_or_default();
     let tab = rest.find('\t').filter(|_| info.contains("found a tab"));
     at + tab.and_then(|tab| u32::try_from(tab).ok()).unwrap_or(0)
 }
 
-/// Guesses the commonest mistakes from what the parser says and the line it stopped at.
+/// Returns a hint for common mistakes, from the message of the parser and the line of the error.
 fn syntax_hint(info: &str, text: &str, at: u32) -> &'static str {
     let at = at as usize;
     let start = text
@@ -524,17 +520,17 @@ fn syntax_hint(info: &str, text: &str, at: u32) -> &'static str {
     } else if line.contains("{{") {
         "quote values that contain `{{`"
     } else if info.contains("flow") || info.contains("expected node content") {
-        "a `[` or `{` is opened before this place and not closed, or a comma is missing"
+        "a `[` or `{` before this position is not closed, or a comma is missing"
     } else if info.contains("unknown anchor") {
-        "write `&name` before the first use of `*name`; quote the value if a `*` is meant"
+        "define `&name` before the first use of `*name`; quote the value if a `*` is meant"
     } else if info.contains("unexpected character") {
         "quote values that start with this character"
     } else if line.matches('"').count() % 2 == 1 || line.matches('\'').count() % 2 == 1 {
-        "a quote is opened and not closed on this line"
+        "a quote on this line is not closed"
     } else if line.trim_start().matches(": ").count() > 1 {
         "quote the value if it contains `: `"
     } else if info.contains("mapping values are not allowed") {
-        "check the indentation of this line, and that the line above has a `: ` behind its key"
+        "check the indentation of this line, and that the key on the line above is followed by `: `"
     } else {
         "check the indentation of this line and the one above it"
     }
@@ -560,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_the_value_alone() {
+    fn a_span_covers_only_the_value() {
         let text =
             "a: \"x \\\" y\"  # said \"so\"\nb: 'it''s' # c\nc: plain # d\nd: [1, 2] # e\né: 'ü'\n";
         assert_eq!(
@@ -570,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn written_keys_win_over_merged_ones() {
+    fn explicit_keys_override_merged_ones() {
         let text = "base: &b {x: 1, y: 2}\nmore:\n  <<: *b\n  y: 3\n";
         let value = parse(
             FileId(0),

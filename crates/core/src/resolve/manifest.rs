@@ -200,7 +200,7 @@ fn settings(manifest: &Manifest) -> ResolvedSettings {
         .as_ref()
         .map(|value| WithOrigin::written(value.0, value.span));
     let timeouts = written.timeouts.as_ref();
-    let timeouts = timeouts.map(|timeouts| timeouts.value.written());
+    let timeouts = timeouts.map(|timeouts| timeouts.value.limits());
     ResolvedSettings {
         timeouts: timeouts
             .into_iter()

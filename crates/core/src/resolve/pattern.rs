@@ -41,7 +41,7 @@ fn whole(manifest: &Manifest) -> Span {
         .as_ref()
         .map(|regions| regions.span)
         .or(manifest.hub.as_ref().map(|hub| hub.span));
-    first.or(nodes).unwrap_or(crate::doc::tree::NOWHERE)
+    first.or(nodes).unwrap_or(crate::doc::tree::NO_SPAN)
 }
 
 fn derive(topology: &NodeGraph<'_>) -> Pattern {

@@ -125,7 +125,7 @@ pub fn open_sealed(text: &str, keys: &KeySources) -> Result<PlainText, Failure> 
         hint: "fix the key file, or name another one in SOPS_AGE_KEY_FILE".into(),
     })?;
     homestak_secrets::open(text, &identities).map_err(|error| match &error {
-        OpenError::NoKeyFits { .. } => Failure {
+        OpenError::NoMatchingKey { .. } => Failure {
             no_key: true,
             message: format!("the secrets are sealed, and no key opens them: {}", chain(&error)),
             hint: "put your age key into ~/.config/sops/age/keys.txt, or name its file in SOPS_AGE_KEY_FILE".into(),

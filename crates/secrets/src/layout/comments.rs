@@ -1,47 +1,44 @@
-//! Puts each comment into the collection SOPS would put it in.
-//!
-//! In: tokens and raw comments. Out: the finished [`Layout`].
-//! Never: reading what a comment says.
+//! Assigns each comment to a collection as SOPS does.
 
-use super::tokens::{Found, RawComment, line_start};
+use super::tokens::{RawComment, Scan, line_start};
 use super::{Comment, Item, Layout};
 
-/// Finishes a layout.
-pub(super) fn place(text: &str, found: Found) -> Layout {
-    let mut placer = Placer { text, found };
-    placer.link();
-    let raw = std::mem::take(&mut placer.found.comments);
+/// Completes a layout.
+pub(super) fn assign(text: &str, scan: Scan) -> Layout {
+    let mut assigner = CommentAssigner { text, scan };
+    assigner.link();
+    let raw = std::mem::take(&mut assigner.scan.comments);
     let mut comments = Vec::with_capacity(raw.len());
     for (nth, comment) in raw.into_iter().enumerate() {
-        comments.push(placer.place(nth, comment));
+        comments.push(assigner.assign(nth, comment));
     }
     Layout {
-        collections: placer.found.collections,
-        leaves: placer.found.leaves,
+        collections: assigner.scan.collections,
+        leaves: assigner.scan.leaves,
         comments,
-        odd_key: placer.found.odd_key,
-        metadata: placer.found.metadata,
+        non_string_key: assigner.scan.non_string_key,
+        metadata: assigner.scan.metadata,
     }
 }
 
-struct Placer<'t> {
+struct CommentAssigner<'t> {
     text: &'t str,
-    found: Found,
+    scan: Scan,
 }
 
-impl Placer<'_> {
-    /// Tells every collection where its entry in the parent starts, dash included.
+impl CommentAssigner<'_> {
+    /// Sets the start of the entry of every collection in its parent, including the dash.
     fn link(&mut self) {
-        for id in 0..self.found.collections.len() {
-            for nth in 0..self.found.collections[id].items.len() {
-                if let (at, Item::Child(child)) = self.found.collections[id].items[nth] {
-                    self.found.collections[child].entry = at;
+        for id in 0..self.scan.collections.len() {
+            for nth in 0..self.scan.collections[id].items.len() {
+                if let (at, Item::Child(child)) = self.scan.collections[id].items[nth] {
+                    self.scan.collections[child].entry = at;
                 }
             }
         }
     }
 
-    fn place(&mut self, nth: usize, raw: RawComment) -> Comment {
+    fn assign(&mut self, nth: usize, raw: RawComment) -> Comment {
         let start = raw.range.start;
         let line = line_start(self.text, start);
         let before = self.text[line..start].trim();
@@ -51,9 +48,9 @@ impl Placer<'_> {
         } else {
             self.of_line_end(&raw)
         };
-        let items = &mut self.found.collections[collection].items;
+        let items = &mut self.scan.collections[collection].items;
         let following = items.partition_point(|(at, _)| *at < start);
-        // SOPS moves a comment at the end of a line in front of its entry.
+        // SOPS moves a comment at the end of a line before its entry.
         let position = if own_line {
             following
         } else {
@@ -72,28 +69,28 @@ impl Placer<'_> {
         }
     }
 
-    /// A comment behind something belongs to the collection of that entry.
+    /// A comment at the end of a line belongs to the collection of that entry.
     fn of_line_end(&self, raw: &RawComment) -> usize {
         let mut id = self.token_before(raw).unwrap_or_default();
-        while let Some(parent) = self.found.collections[id]
+        while let Some(parent) = self.scan.collections[id]
             .parent
-            .filter(|_| self.found.collections[id].flow)
+            .filter(|_| self.scan.collections[id].flow)
         {
             id = parent;
         }
         id
     }
 
-    /// A comment line belongs to the entry below it, unless it is indented deeper: then it
-    /// closes the collection above it.
+    /// A comment line belongs to the entry below it, unless it is indented deeper: then it belongs
+    /// to the end of the collection above.
     fn of_own_line(&self, raw: &RawComment, column: usize) -> usize {
-        if let Some(token) = self.found.tokens.get(raw.tokens_before) {
+        if let Some(token) = self.scan.tokens.get(raw.tokens_before) {
             let line = line_start(self.text, token.start);
             let indent = self.text[line..].len() - self.text[line..].trim_start().len();
             if column <= indent {
                 let mut id = token.collection;
-                while let Some(parent) = self.found.collections[id].parent.filter(|_| {
-                    let entry = self.found.collections[id].entry;
+                while let Some(parent) = self.scan.collections[id].parent.filter(|_| {
+                    let entry = self.scan.collections[id].entry;
                     line_start(self.text, entry) == line
                 }) {
                     id = parent;
@@ -104,11 +101,11 @@ impl Placer<'_> {
         let Some(above) = self.token_before(raw) else {
             return 0;
         };
-        let chain = self.chain(above);
-        chain
+        let ancestors = self.ancestors(above);
+        ancestors
             .into_iter()
             .find(|id| {
-                let collection = &self.found.collections[*id];
+                let collection = &self.scan.collections[*id];
                 !collection.flow && collection.column <= column
             })
             .unwrap_or_default()
@@ -116,24 +113,28 @@ impl Placer<'_> {
 
     fn token_before(&self, raw: &RawComment) -> Option<usize> {
         let before = raw.tokens_before.checked_sub(1)?;
-        self.found.tokens.get(before).map(|token| token.collection)
+        self.scan.tokens.get(before).map(|token| token.collection)
     }
 
-    /// Returns a collection and all around it, innermost first.
-    fn chain(&self, id: usize) -> Vec<usize> {
-        std::iter::successors(Some(id), |id| self.found.collections[*id].parent).collect()
+    /// Returns a collection and its parents, innermost first.
+    fn ancestors(&self, id: usize) -> Vec<usize> {
+        std::iter::successors(Some(id), |id| self.scan.collections[*id].parent).collect()
     }
 
-    /// Lists other collections the comment could be in, for files that others laid out.
+    /// Returns other possible collections of the comment, for files in the layout of other tools.
     fn others(&self, raw: &RawComment, chosen: usize) -> Vec<usize> {
-        let below = self.found.tokens.get(raw.tokens_before);
+        let below = self.scan.tokens.get(raw.tokens_before);
         let mut others = Vec::new();
         let starts = [
             below.map(|token| token.collection),
             self.token_before(raw),
             Some(chosen),
         ];
-        for id in starts.into_iter().flatten().flat_map(|id| self.chain(id)) {
+        for id in starts
+            .into_iter()
+            .flatten()
+            .flat_map(|id| self.ancestors(id))
+        {
             if id != chosen && !others.contains(&id) {
                 others.push(id);
             }

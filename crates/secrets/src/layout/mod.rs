@@ -1,7 +1,4 @@
-//! Where every value and comment of a document stands, in the order SOPS walks them.
-//!
-//! In: a text and its tree. Out: [`Layout`]: collections, values, comments, with byte ranges.
-//! Never: changing the text, knowing about encryption.
+//! Byte ranges of all values and comments of a document, in the order in which SOPS processes them.
 
 mod comments;
 mod tokens;
@@ -12,23 +9,23 @@ use homestak_core::doc::{Scalar, Value};
 
 pub(crate) use tokens::line_end;
 
-/// What a document contains that cannot be sealed or opened in place.
+/// Why a document cannot be sealed or opened in place.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LayoutError {
-    /// Aliases and merge keys make two places one, which encryption by path cannot.
+    /// Aliases and merge keys share values, but encryption is bound to the path.
     #[error(
-        "anchors (`&`), aliases (`*`) and merges (`<<`) cannot be sealed; write the values out"
+        "anchors (`&`), aliases (`*`) and merge keys (`<<`) cannot be sealed; write the values instead"
     )]
     Alias,
-    /// The place of a value was not found.
-    #[error("the layout near byte {at} is not understood; write the value in a simpler form")]
-    Lost {
-        /// Where, in bytes.
+    /// The position of a value was not found.
+    #[error("the layout near byte {at} is not supported; write the value in a simpler form")]
+    NotFound {
+        /// Byte offset.
         at: usize,
     },
 }
 
-/// A document by place.
+/// The layout of a document.
 pub(crate) struct Layout {
     /// Collections; the first is the whole document.
     pub(crate) collections: Vec<Collection>,
@@ -36,24 +33,24 @@ pub(crate) struct Layout {
     pub(crate) leaves: Vec<Leaf>,
     /// Comments, in document order.
     pub(crate) comments: Vec<Comment>,
-    /// A plain key that YAML reads as a number, boolean or null; SOPS takes text only.
-    pub(crate) odd_key: Option<String>,
-    /// The lines of the `sops` entry, when there is one.
+    /// A plain key that is a number, boolean or null; SOPS supports only strings.
+    pub(crate) non_string_key: Option<String>,
+    /// The lines of the `sops` block, if any.
     pub(crate) metadata: Option<Range<usize>>,
 }
 
 /// A mapping or a list.
 pub(crate) struct Collection {
-    /// Keys from the document down to it; positions in lists are not part of it.
+    /// Path of keys; positions in lists are not part of it.
     pub(crate) path: Vec<String>,
-    /// Whether it is written with brackets.
+    /// Whether it is in flow style.
     pub(crate) flow: bool,
     parent: Option<usize>,
     /// Column of its entries, in bytes.
     column: usize,
-    /// Where its own entry in the parent starts.
+    /// Start of its entry in the parent.
     entry: usize,
-    /// What it holds, each with its first byte.
+    /// Its items, each with its first byte.
     items: Vec<(usize, Item)>,
 }
 
@@ -67,17 +64,17 @@ enum Item {
 
 /// A value.
 pub(crate) struct Leaf {
-    /// Keys from the document down to it.
+    /// Path of keys.
     pub(crate) path: Vec<String>,
-    /// The value as written.
+    /// The value.
     pub(crate) scalar: Scalar,
     /// The bytes to replace.
     pub(crate) range: Range<usize>,
-    /// Further bytes that belong to it: the lines of a block.
+    /// The lines of a block scalar, which are removed.
     pub(crate) cut: Option<Range<usize>>,
-    /// Whether it stands between brackets, where commas matter.
+    /// Whether it is in a flow collection, where commas matter.
     pub(crate) flow: bool,
-    /// The collection it stands in.
+    /// Its collection.
     pub(crate) collection: usize,
 }
 
@@ -85,38 +82,38 @@ pub(crate) struct Leaf {
 pub(crate) struct Comment {
     /// Its bytes, `#` included.
     pub(crate) range: Range<usize>,
-    /// The collection it belongs to.
+    /// Its collection.
     pub(crate) collection: usize,
-    /// Other collections another reader might put it in, nearest first.
+    /// Other collections that another parser might assign it to, nearest first.
     pub(crate) others: Vec<usize>,
 }
 
-/// What a walk comes across.
-pub(crate) enum Visit<'a> {
-    /// A value, by number.
+/// An item of a walk.
+pub(crate) enum WalkItem<'a> {
+    /// A value with its index.
     Leaf(usize, &'a Leaf),
-    /// A comment, by number.
+    /// A comment with its index.
     Comment(usize, &'a Comment),
 }
 
 impl Layout {
-    /// Finds the places of all values and comments of `root`, leaving out a `sops` entry.
+    /// Finds all values and comments of `root`, without the `sops` block.
     pub(crate) fn of(text: &str, root: &Value) -> Result<Self, LayoutError> {
-        let found = tokens::find(text, root)?;
-        Ok(comments::place(text, found))
+        let scan = tokens::scan(text, root)?;
+        Ok(comments::assign(text, scan))
     }
 
-    /// Returns how far the lines of a block below `collection` are to be indented.
+    /// Returns the indentation of block lines in `collection`.
     pub(crate) fn indent(&self, collection: usize) -> usize {
         self.collections[collection].column + 2
     }
 
-    /// Calls `visit` for every value and comment, in the order SOPS does, with the comments in
-    /// force: one list per collection around it, cleared after each entry.
+    /// Calls `visit` for every value and comment in the order of SOPS, with the applicable
+    /// comments: one list per enclosing collection, cleared after each entry.
     pub(crate) fn walk<E>(
         &self,
         text: &str,
-        visit: &mut impl FnMut(Visit<'_>, &[String], &[Vec<String>]) -> Result<(), E>,
+        visit: &mut impl FnMut(WalkItem<'_>, &[String], &[Vec<String>]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.walk_collection(0, text, &mut Vec::new(), visit)
     }
@@ -126,7 +123,7 @@ impl Layout {
         id: usize,
         text: &str,
         stack: &mut Vec<Vec<String>>,
-        visit: &mut impl FnMut(Visit<'_>, &[String], &[Vec<String>]) -> Result<(), E>,
+        visit: &mut impl FnMut(WalkItem<'_>, &[String], &[Vec<String>]) -> Result<(), E>,
     ) -> Result<(), E> {
         let collection = &self.collections[id];
         stack.push(Vec::new());
@@ -138,12 +135,12 @@ impl Layout {
                     if let Some(top) = stack.last_mut() {
                         top.push(line);
                     }
-                    visit(Visit::Comment(nth, comment), &collection.path, stack)?;
+                    visit(WalkItem::Comment(nth, comment), &collection.path, stack)?;
                     continue;
                 }
                 Item::Leaf(nth) => {
                     let leaf = &self.leaves[nth];
-                    visit(Visit::Leaf(nth, leaf), &leaf.path, stack)?;
+                    visit(WalkItem::Leaf(nth, leaf), &leaf.path, stack)?;
                 }
                 Item::Child(child) => self.walk_collection(child, text, stack, visit)?,
                 Item::Null => {}
@@ -158,19 +155,19 @@ impl Layout {
 }
 
 impl Comment {
-    /// Returns the comment behind its `#`.
+    /// Returns the text after `#`.
     pub(crate) fn text<'t>(&self, text: &'t str) -> &'t str {
         text.get(self.range.start + 1..self.range.end)
             .unwrap_or_default()
     }
 }
 
-/// Joins a path as SOPS binds it to a value.
-pub(crate) fn place_name(path: &[String]) -> String {
+/// Returns the additional data of a value: its path.
+pub(crate) fn aad(path: &[String]) -> String {
     format!("{}:", path.join(":"))
 }
 
-/// Replaces byte ranges that do not overlap.
+/// Replaces byte ranges, which must not overlap.
 pub(crate) fn replace(text: &str, mut edits: Vec<(Range<usize>, String)>) -> String {
     edits.sort_by_key(|(range, _)| range.start);
     let mut out = String::with_capacity(text.len());

@@ -1,25 +1,25 @@
-//! Documents of all layouts, and where their values and comments are found.
+//! Layouts of various documents.
 
 use homestak_core::doc::{Diagnostics, FileId, Source, yaml};
 
 use super::*;
 
 fn layout(text: &str) -> Result<Layout, LayoutError> {
-    let mut faults = Diagnostics::default();
-    let root = yaml::parse(FileId(0), &Source::new("x", text), &mut faults).unwrap();
+    let mut diagnostics = Diagnostics::default();
+    let root = yaml::parse(FileId(0), &Source::new("x", text), &mut diagnostics).unwrap();
     Layout::of(text, &root)
 }
 
-/// Lists what a walk meets: `path = bytes` for values, `path # text` for comments.
+/// Lists the items of a walk: `path = bytes` for values, `path # text` for comments.
 fn walked(text: &str) -> Vec<String> {
     let layout = layout(text).unwrap();
     let mut seen = Vec::new();
     layout
         .walk::<()>(text, &mut |visit, path, _| {
-            let place = place_name(path);
+            let aad = aad(path);
             seen.push(match visit {
-                Visit::Leaf(_, leaf) => format!("{place} = {}", &text[leaf.range.clone()]),
-                Visit::Comment(_, comment) => format!("{place} #{}", comment.text(text)),
+                WalkItem::Leaf(_, leaf) => format!("{aad} = {}", &text[leaf.range.clone()]),
+                WalkItem::Comment(_, comment) => format!("{aad} #{}", comment.text(text)),
             });
             Ok(())
         })
@@ -28,7 +28,7 @@ fn walked(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn values_have_their_exact_bytes_whatever_their_style() {
+fn values_of_every_style_have_exact_ranges() {
     let text =
         "a: 1 # c\nb: \"x # y\" # d\nc: 'it''s'\nd: plain\n  goes on\ne:\nf: ~\ng: !!str 5\n";
     assert_eq!(
@@ -56,7 +56,7 @@ fn the_lines_of_a_block_are_cut_and_its_comment_stays() {
 }
 
 #[test]
-fn lists_add_nothing_to_the_path() {
+fn lists_are_not_part_of_the_path() {
     let text = "l:\n- a\n# c\n- b: 1\n  # d\n  c: [x, {y: z}]\n- - n\n  - m\n-\n- o\n";
     assert_eq!(
         walked(text),
@@ -75,7 +75,7 @@ fn lists_add_nothing_to_the_path() {
 }
 
 #[test]
-fn comments_belong_to_the_entry_below_or_close_the_one_above() {
+fn comments_belong_to_the_entry_below_or_to_the_end_of_the_one_above() {
     let text =
         "# top\n\na:\n  # first\n  b: 1\n  # last in a\nc:\n    d: 2\n# before e\ne: 3\n# end\n";
     assert_eq!(
@@ -94,7 +94,7 @@ fn comments_belong_to_the_entry_below_or_close_the_one_above() {
 }
 
 #[test]
-fn the_sops_entry_is_left_out_and_its_lines_are_known() {
+fn the_sops_block_is_skipped_and_its_lines_are_found() {
     let text = "a: 1\nsops:\n    mac: x\n    age:\n        - enc: |\n            block\n# end\n";
     let layout = layout(text).unwrap();
     let lines = &text[layout.metadata.clone().unwrap()];
@@ -106,13 +106,13 @@ fn the_sops_entry_is_left_out_and_its_lines_are_known() {
 }
 
 #[test]
-fn comments_in_force_are_those_directly_above() {
+fn applicable_comments_are_those_directly_above() {
     let text = "# one\n# two\na: 1\nb: 2 # three\nc:\n  # four\n  d: 3\n";
     let mut seen = Vec::new();
     layout(text)
         .unwrap()
         .walk::<()>(text, &mut |visit, path, comments| {
-            if let Visit::Leaf(..) = visit {
+            if let WalkItem::Leaf(..) = visit {
                 let all: Vec<&str> = comments.iter().flatten().map(|line| line.trim()).collect();
                 seen.push(format!("{} {}", path.join("."), all.join(",")));
             }
@@ -137,7 +137,10 @@ fn aliases_anchors_and_merges_are_refused() {
 }
 
 #[test]
-fn a_key_that_is_no_text_is_noticed() {
-    assert_eq!(layout("1: a\n").unwrap().odd_key.as_deref(), Some("1"));
-    assert_eq!(layout("'1': a\nyes: b\n").unwrap().odd_key, None);
+fn a_key_that_is_not_a_string_is_found() {
+    assert_eq!(
+        layout("1: a\n").unwrap().non_string_key.as_deref(),
+        Some("1")
+    );
+    assert_eq!(layout("'1': a\nyes: b\n").unwrap().non_string_key, None);
 }

@@ -1,7 +1,5 @@
-//! Finds the exact bytes of every key and value, and what stands between them.
-//!
-//! In: a text and its tree. Out: [`Found`]: tokens in document order, raw comments.
-//! Never: guessing; text that does not fit the tree is an error.
+//! Finds the byte ranges of all keys, values and comments by comparing the text with its tree. Text
+//! that does not match the tree is an error.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,62 +10,62 @@ use homestak_core::doc::{Data, Entry, Scalar, Style, Value};
 use super::{Collection, Item, LayoutError, Leaf};
 use crate::scalar;
 
-/// A key or a value that has bytes.
+/// A key or a value with text.
 pub(super) struct Token {
     pub(super) start: usize,
     pub(super) collection: usize,
 }
 
-/// A comment before anyone knows where it belongs.
+/// A comment that is not assigned to a collection yet.
 pub(super) struct RawComment {
     pub(super) range: Range<usize>,
-    /// How many tokens stand before it.
+    /// Number of tokens before it.
     pub(super) tokens_before: usize,
 }
 
-/// All that was found.
+/// The result of a scan.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct Scan {
     pub(super) collections: Vec<Collection>,
     pub(super) leaves: Vec<Leaf>,
     pub(super) tokens: Vec<Token>,
     pub(super) comments: Vec<RawComment>,
-    pub(super) odd_key: Option<String>,
+    pub(super) non_string_key: Option<String>,
     pub(super) metadata: Option<Range<usize>>,
 }
 
-/// Walks the tree and the text side by side.
-pub(super) fn find(text: &str, root: &Value) -> Result<Found, LayoutError> {
-    let mut finder = Finder {
+/// Scans the text along its tree.
+pub(super) fn scan(text: &str, root: &Value) -> Result<Scan, LayoutError> {
+    let mut scanner = Scanner {
         text,
         cursor: 0,
         dashes: VecDeque::new(),
-        found: Found::default(),
+        scan: Scan::default(),
     };
-    finder.collection(root, Vec::new(), None)?;
-    finder.gap(text.len())?;
-    Ok(finder.found)
+    scanner.collection(root, Vec::new(), None)?;
+    scanner.gap(text.len())?;
+    Ok(scanner.scan)
 }
 
-struct Finder<'t> {
+struct Scanner<'t> {
     text: &'t str,
-    /// Everything before this byte has been looked at.
+    /// Everything before this byte has been scanned.
     cursor: usize,
-    /// List items whose dash has not been seen yet: collection and position in it.
+    /// List items whose dash has not been scanned yet: collection and position.
     dashes: VecDeque<(usize, usize)>,
-    found: Found,
+    scan: Scan,
 }
 
-impl Finder<'_> {
+impl Scanner<'_> {
     fn collection(
         &mut self,
         value: &Value,
         path: Vec<String>,
         parent: Option<usize>,
     ) -> Result<usize, LayoutError> {
-        let id = self.found.collections.len();
+        let id = self.scan.collections.len();
         let start = value.span.start as usize;
-        // An alias of a collection: its places lie behind us, or it is empty.
+        // An alias of a collection: its spans are earlier, or it is empty.
         if self.text[start..].starts_with('*') {
             return Err(LayoutError::Alias);
         }
@@ -76,13 +74,13 @@ impl Finder<'_> {
             Data::Map(entries) => entries.first().map(|entry| entry.key.span.start as usize),
             Data::Scalar(_) => None,
         };
-        // A block list may start where its first item does, and that may be a bracket.
+        // A block list may start with its first item, which may be a flow collection.
         let bracket = self
             .text
             .get(start..)
             .is_some_and(|rest| rest.starts_with(['[', '{']));
         let flow = bracket && first != Some(start);
-        self.found.collections.push(Collection {
+        self.scan.collections.push(Collection {
             path: path.clone(),
             flow,
             parent,
@@ -100,13 +98,13 @@ impl Finder<'_> {
                 for item in items {
                     let at = item.span.start as usize;
                     if !flow {
-                        let position = self.found.collections[id].items.len();
+                        let position = self.scan.collections[id].items.len();
                         self.dashes.push_back((id, position));
                     }
                     self.value(id, item, &path, at)?;
                 }
             }
-            Data::Scalar(_) => return Err(LayoutError::Lost { at: start }),
+            Data::Scalar(_) => return Err(LayoutError::NotFound { at: start }),
         }
         Ok(id)
     }
@@ -120,14 +118,14 @@ impl Finder<'_> {
         let quoted = self.text[start..].starts_with(['"', '\'']);
         let style = if quoted { Style::Quoted } else { Style::Plain };
         let range = self.extent(start, entry.key.span.end as usize, style)?;
-        if !self.found.collections[id].flow && self.found.collections[id].items.is_empty() {
-            self.found.collections[id].column = start - line_start(self.text, start);
+        if !self.scan.collections[id].flow && self.scan.collections[id].items.is_empty() {
+            self.scan.collections[id].column = start - line_start(self.text, start);
         }
         if id == 0 && entry.key.text == "sops" {
             return self.metadata(start, entry);
         }
-        if !quoted && !scalar::is_text(&entry.key.text) && self.found.odd_key.is_none() {
-            self.found.odd_key = Some(entry.key.text.clone());
+        if !quoted && !scalar::is_text(&entry.key.text) && self.scan.non_string_key.is_none() {
+            self.scan.non_string_key = Some(entry.key.text.clone());
         }
         self.token(range, id);
         let mut path = path.to_vec();
@@ -135,7 +133,7 @@ impl Finder<'_> {
         self.value(id, &entry.value, &path, start)
     }
 
-    /// Steps over the `sops` entry and remembers its lines.
+    /// Skips the `sops` block and stores its lines.
     fn metadata(&mut self, start: usize, entry: &Entry) -> Result<(), LayoutError> {
         let first = line_start(self.text, start);
         let last = (entry.value.span.end as usize).max(start);
@@ -145,7 +143,7 @@ impl Finder<'_> {
         } else {
             (line_end(self.text, last) + 1).min(self.text.len())
         };
-        self.found.metadata = Some(first..end);
+        self.scan.metadata = Some(first..end);
         self.cursor = end;
         Ok(())
     }
@@ -157,34 +155,34 @@ impl Finder<'_> {
         path: &[String],
         entry: usize,
     ) -> Result<(), LayoutError> {
-        let position = self.found.collections[id].items.len();
+        let position = self.scan.collections[id].items.len();
         let Data::Scalar(scalar) = &value.data else {
-            // The place is taken first, so that what is inside comes after it.
-            self.found.collections[id].items.push((entry, Item::Null));
+            // The item is added first, so that its children follow it.
+            self.scan.collections[id].items.push((entry, Item::Null));
             let child = self.collection(value, path.to_vec(), Some(id))?;
-            self.found.collections[id].items[position].1 = Item::Child(child);
+            self.scan.collections[id].items[position].1 = Item::Child(child);
             return Ok(());
         };
         if scalar.style == Style::Plain && scalar.text.is_empty() {
-            self.found.collections[id].items.push((entry, Item::Null));
+            self.scan.collections[id].items.push((entry, Item::Null));
             return Ok(());
         }
-        let nth = self.found.leaves.len();
+        let nth = self.scan.leaves.len();
         let null = scalar.meaning() == Meaning::Null;
         let item = if null { Item::Null } else { Item::Leaf(nth) };
-        self.found.collections[id].items.push((entry, item));
+        self.scan.collections[id].items.push((entry, item));
         let (range, cut) = self.bytes_of(value, scalar)?;
         self.token(range.clone(), id);
         if let Some(cut) = &cut {
             self.cursor = cut.end;
         }
         if !null {
-            self.found.leaves.push(Leaf {
+            self.scan.leaves.push(Leaf {
                 path: path.to_vec(),
                 scalar: scalar.clone(),
                 range,
                 cut,
-                flow: self.found.collections[id].flow,
+                flow: self.scan.collections[id].flow,
                 collection: id,
             });
         }
@@ -204,7 +202,7 @@ impl Finder<'_> {
         let rest = self
             .text
             .get(start..)
-            .ok_or(LayoutError::Lost { at: start })?;
+            .ok_or(LayoutError::NotFound { at: start })?;
         if rest.starts_with(['*', '&']) {
             return Err(LayoutError::Alias);
         }
@@ -228,9 +226,9 @@ impl Finder<'_> {
         Ok((start..exact.end, None))
     }
 
-    /// Finds header and lines of a `|` or `>` block, whose span covers the lines only.
+    /// Finds header and lines of a `|` or `>` block, whose span covers only the lines.
     fn block(&mut self, end: usize) -> Result<(Range<usize>, Range<usize>), LayoutError> {
-        let lost = LayoutError::Lost { at: self.cursor };
+        let lost = LayoutError::NotFound { at: self.cursor };
         self.gap_until(self.text.len(), |c| matches!(c, b'|' | b'>'))?;
         let start = self.cursor;
         if start >= self.text.len() {
@@ -241,28 +239,28 @@ impl Finder<'_> {
         let marks = header
             .find(|c: char| c.is_whitespace() || c == '#')
             .unwrap_or(header.len());
-        // Blank lines after the last line stay; spaces at its end are part of the value.
+        // Trailing blank lines stay; trailing spaces are part of the value.
         let filled = self.text[..end.max(header_end)].trim_end().len();
         let content = line_end(self.text, filled);
-        // A comment behind the header stays; the lines below it go.
+        // A comment after the header stays; the lines below are removed.
         self.cursor = start + marks;
-        self.found.tokens.push(Token {
+        self.scan.tokens.push(Token {
             start,
             collection: usize::MAX,
         });
         self.gap(header_end)?;
-        self.found.tokens.pop();
+        self.scan.tokens.pop();
         Ok((start..start + marks, header_end..content.max(header_end)))
     }
 
-    /// Returns the bytes of a key or value, whose span may run on over a comment.
+    /// Returns the range of a key or value, whose span may include a comment.
     fn extent(&self, start: usize, end: usize, style: Style) -> Result<Range<usize>, LayoutError> {
         let bytes = self.text.as_bytes();
         if style == Style::Plain {
             let length = self
                 .text
                 .get(start..end)
-                .ok_or(LayoutError::Lost { at: start })?
+                .ok_or(LayoutError::NotFound { at: start })?
                 .trim_end()
                 .len();
             return Ok(start..start + length);
@@ -279,20 +277,20 @@ impl Finder<'_> {
             }
             at += 1;
         }
-        Err(LayoutError::Lost { at: start })
+        Err(LayoutError::NotFound { at: start })
     }
 
     fn token(&mut self, range: Range<usize>, collection: usize) {
         self.cursor = self.cursor.max(range.end);
-        self.found.tokens.push(Token {
+        self.scan.tokens.push(Token {
             start: range.start,
             collection,
         });
     }
 
-    /// Looks at what stands between two tokens.
+    /// Scans the text between two tokens.
     fn gap(&mut self, to: usize) -> Result<(), LayoutError> {
-        // An alias repeats a tree whose places lie behind us.
+        // The spans of an alias are those of its anchor, which are earlier.
         if to < self.cursor {
             return Err(LayoutError::Alias);
         }
@@ -308,9 +306,9 @@ impl Finder<'_> {
             match bytes[at] {
                 b'#' if before.is_ascii_whitespace() => {
                     let end = line_end(self.text, at);
-                    self.found.comments.push(RawComment {
+                    self.scan.comments.push(RawComment {
                         range: at..end,
-                        tokens_before: self.found.tokens.len(),
+                        tokens_before: self.scan.tokens.len(),
                     });
                     at = end;
                     continue;
@@ -327,13 +325,13 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Gives a dash to the list item that has waited longest for one.
+    /// Assigns a dash to the first list item without one.
     fn dash(&mut self, at: usize) {
         let Some((id, position)) = self.dashes.pop_front() else {
             return;
         };
         let column = at - line_start(self.text, at);
-        let collection = &mut self.found.collections[id];
+        let collection = &mut self.scan.collections[id];
         collection.column = column;
         if let Some(item) = collection.items.get_mut(position) {
             item.0 = at;
@@ -345,7 +343,7 @@ pub(super) fn line_start(text: &str, at: usize) -> usize {
     text[..at].rfind('\n').map_or(0, |newline| newline + 1)
 }
 
-/// Returns where the line ends that holds the byte `at`, before its line break.
+/// Returns the end of the line of the byte `at`, before its line break.
 pub(crate) fn line_end(text: &str, at: usize) -> usize {
     let end = text[at..]
         .find('\n')

@@ -1,12 +1,12 @@
-//! Writes a plain document as the Python reference does: one line per value.
+//! Lists the values of a document in the format of the Python reference: one line per value.
 
 use homestak_core::doc::tree::Meaning;
 use homestak_core::doc::{Data, Diagnostics, FileId, Source, Value, yaml};
 
 /// Lists all values with path and type.
 pub(crate) fn listing(plain: &str) -> Vec<String> {
-    let mut faults = Diagnostics::default();
-    let root = yaml::parse(FileId(0), &Source::new("x", plain), &mut faults);
+    let mut diagnostics = Diagnostics::default();
+    let root = yaml::parse(FileId(0), &Source::new("x", plain), &mut diagnostics);
     let mut lines = Vec::new();
     list(&root.expect("documents of tests are YAML"), &[], &mut lines);
     lines

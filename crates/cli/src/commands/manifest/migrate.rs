@@ -43,7 +43,7 @@ pub(super) fn run(
     let source = Source::new(path.display().to_string(), text);
     let file = sources.add(source.clone());
     let migrated = yaml::parse(file, &source, &mut faults)
-        .ok_or(NotMigrated::Faulty)
+        .ok_or(NotMigrated::Invalid)
         .and_then(|tree| migrate(&tree, &stem, &mut faults));
     printer.diagnostics(&faults, &sources);
     let document = migrated.map_err(|why| refusal(why, &path))?;
@@ -97,7 +97,7 @@ fn refusal(why: NotMigrated, path: &Path) -> DriverError {
         NotMigrated::NoLevels => DriverError::failed(format!(
             "`{shown}` has no `levels`, so it is no manifest of version 1."
         )),
-        NotMigrated::Faulty => {
+        NotMigrated::Invalid => {
             DriverError::failed(format!("`{shown}` has faults, so it was not migrated."))
         }
     }
