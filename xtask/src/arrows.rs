@@ -20,7 +20,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         "homestak-providers",
         &["homestak-api", "homestak-core", "homestak-engine"],
     ),
-    ("homestak-sim", &["homestak-api", "homestak-core"]),
+    ("homestak-sim", &["homestak-api"]),
     ("homestak-secrets", &["homestak-core"]),
     ("homestak-site", &["homestak-api", "homestak-core"]),
     (

@@ -1,6 +1,8 @@
 //! The observed state of a provider: hosts, guests and storages.
 
 use serde::{Deserialize, Serialize};
+use uuid::fmt::Hyphenated;
+use uuid::{Builder, Uuid};
 
 use crate::doc::scalar::SiteId;
 use crate::units::Bytes;
@@ -14,28 +16,15 @@ pub use crate::guest_id::GuestId;
 pub struct GuestUuid(String);
 
 impl GuestUuid {
-    /// Parses a UUID in its usual format.
+    /// Takes a UUID with hyphens. Other forms (URN, braces, without hyphens) are refused.
     pub fn new(text: &str) -> Option<Self> {
-        let lower = text.to_ascii_lowercase();
-        let valid = lower.bytes().enumerate().all(|(at, byte)| match at {
-            8 | 13 | 18 | 23 => byte == b'-',
-            _ => byte.is_ascii_hexdigit(),
-        });
-        (valid && lower.len() == 36).then_some(Self(lower))
+        let uuid = Uuid::try_parse(text).ok()?;
+        (text.len() == Hyphenated::LENGTH).then(|| Self(uuid.to_string()))
     }
 
-    /// Makes a UUID from its bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        let mut text = String::with_capacity(36);
-        for (at, byte) in bytes.iter().enumerate() {
-            if matches!(at, 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            for digit in [byte >> 4, byte & 15] {
-                text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
-            }
-        }
-        Self(text)
+    /// Derives a UUID of version 8, which is for application-specific content, from 16 bytes.
+    pub fn from_custom_bytes(bytes: [u8; 16]) -> Self {
+        Self(Builder::from_custom_bytes(bytes).into_uuid().to_string())
     }
 
     /// Returns the text.

@@ -35,13 +35,10 @@ fn digest(parts: &[&str]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Returns a UUID of version 8, the one for custom formats.
 fn derive(parts: &[&str]) -> GuestUuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest(parts)[..16]);
-    bytes[6] = bytes[6] & 0x0f | 0x80;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    GuestUuid::from_bytes(bytes)
+    GuestUuid::from_custom_bytes(bytes)
 }
 
 #[cfg(test)]

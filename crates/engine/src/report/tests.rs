@@ -22,7 +22,7 @@ fn node(name: &str, action: Action) -> NodePlan {
         wanted: None,
         found: Some(ExistingGuest {
             guest: GuestRef {
-                uuid: GuestUuid::from_bytes([7; 16]),
+                uuid: GuestUuid::new("07070707-0707-0707-0707-070707070707").unwrap(),
                 kind: GuestKind::Vm,
                 vmid: Some(100.into()),
                 host: "pve1".to_owned(),
@@ -190,7 +190,7 @@ fn an_image_has_a_row_of_its_own() {
 fn records_of_nodes_destroyed_with_another_are_not_its_own() {
     let plan = plan(Verb::Destroy, vec![node("hyper", Action::Destroy)]);
     let guest = |vmid: u32| GuestRef {
-        uuid: GuestUuid::from_bytes([7; 16]),
+        uuid: GuestUuid::new("07070707-0707-0707-0707-070707070707").unwrap(),
         kind: GuestKind::Vm,
         vmid: Some(vmid.into()),
         host: "pve1".to_owned(),

@@ -3,11 +3,10 @@
 //! In: the credentials of a request. Out: an identity, `user@realm` or `user@realm!token`.
 //! Never: what the identity may do.
 
-use std::fmt::Write as _;
-
-use sha2::{Digest as _, Sha256};
+use sha2::Sha256;
 
 use super::{Credentials, Fail, Request};
+use crate::hash::hex;
 use crate::world::World;
 
 /// How long a ticket is good for, in seconds.
@@ -82,13 +81,8 @@ impl World {
 
     fn sign(&self, text: &str) -> String {
         let secret = self.state().secret.clone();
-        let mut signature = String::new();
-        for byte in Sha256::digest(format!("{secret}{text}{secret}"))
-            .iter()
-            .take(20)
-        {
-            let _ = write!(signature, "{byte:02x}");
-        }
+        let mut signature = hex::<Sha256>(format!("{secret}{text}{secret}").as_bytes());
+        signature.truncate(40);
         signature
     }
 }

@@ -10,8 +10,9 @@ use std::sync::OnceLock;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use sha1::Sha1;
 
-use crate::hash::sha1;
+use crate::hash::hex;
 use crate::schema::{Method, format, table};
 use crate::world::Kind;
 
@@ -119,7 +120,7 @@ impl Config {
             }
             section(&mut text, all.iter().map(|(key, value)| (*key, *value)));
         }
-        sha1(text.as_bytes())
+        hex::<Sha1>(text.as_bytes())
     }
 
     /// Shows the file: the future when pending changes count, the present otherwise.
@@ -256,7 +257,7 @@ mod tests {
         config.set("cores", "2");
         config.set("description", "one: 50%\ntwo");
         let file = b"#one%3A 50%25\n#two\ncores: 2\nname: a\n";
-        assert_eq!(config.digest(), sha1(file));
+        assert_eq!(config.digest(), hex::<Sha1>(file));
     }
 
     #[test]

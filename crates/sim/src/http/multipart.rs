@@ -4,12 +4,13 @@
 //! Never: keeping the file; nothing here reads it again.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
-use sha2::{Digest as _, Sha224, Sha256, Sha384, Sha512};
+use md5::Md5;
+use sha1::Sha1;
+use sha2::{Sha224, Sha256, Sha384, Sha512};
 
 use crate::calls::Upload;
-use crate::hash::{md5, sha1};
+use crate::hash::hex;
 
 /// What came in.
 #[derive(Debug, Default)]
@@ -72,12 +73,12 @@ fn take(form: &mut Form, head: &str, content: &[u8]) -> Result<(), &'static str>
 
 fn upload(name: String, content: &[u8]) -> Upload {
     let checksums = [
-        ("md5", md5(content)),
-        ("sha1", sha1(content)),
-        ("sha224", hex(&Sha224::digest(content))),
-        ("sha256", hex(&Sha256::digest(content))),
-        ("sha384", hex(&Sha384::digest(content))),
-        ("sha512", hex(&Sha512::digest(content))),
+        ("md5", hex::<Md5>(content)),
+        ("sha1", hex::<Sha1>(content)),
+        ("sha224", hex::<Sha224>(content)),
+        ("sha256", hex::<Sha256>(content)),
+        ("sha384", hex::<Sha384>(content)),
+        ("sha512", hex::<Sha512>(content)),
     ];
     Upload {
         name,
@@ -88,14 +89,6 @@ fn upload(name: String, content: &[u8]) -> Upload {
             .collect(),
         head: content.iter().take(16).copied().collect(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 fn attribute(head: &str, name: &str) -> Option<String> {
