@@ -1,5 +1,5 @@
-//! A decision carried out, so that it may die at any moment and be begun again. Nothing is changed
-//! before it is known that packages are available and files were checked as far as possible.
+//! Carries out a decision. It may be killed at any point and repeated. Nothing is changed before
+//! packages are known to be available and files have been checked as far as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,21 +12,23 @@ use crate::error::AgentError;
 use crate::settings;
 use crate::system::System;
 
-/// The machine looked at, and what follows.
+/// The observed machine, and the decision that follows.
 pub(crate) struct Observation {
     pub(crate) facts: Facts,
     pub(crate) last: State,
     pub(crate) decision: Decision,
 }
 
-/// Looks at the machine and decides.
-pub(crate) fn look(system: &dyn System, wanted: &[Resource]) -> Result<Observation, AgentError> {
-    let last = system.recall()?;
+/// Observes the machine and decides.
+pub(crate) fn observe(system: &dyn System, wanted: &[Resource]) -> Result<Observation, AgentError> {
+    let last = system.load_state()?;
     let facts = system.facts(&FactScope::of(wanted, &last))?;
     let mut decision = decide(wanted, &facts, &last);
-    let faults = system.faults(&decision.steps)?;
-    if !faults.is_empty() {
-        decision.refusals.extend(faults);
+    let (changes, steps) = (decision.changes.len(), decision.steps.len());
+    tracing::debug!(changes, steps, refused = decision.refused.len(), "decided");
+    let errors = system.config_errors(&decision.steps)?;
+    if !errors.is_empty() {
+        decision.refusals.extend(errors);
         decision.steps.clear();
     }
     Ok(Observation {
@@ -44,57 +46,57 @@ pub(crate) fn require(decision: &Decision) -> Result<(), AgentError> {
     Err(AgentError::Refused(decision.refusals.clone()))
 }
 
-/// What was refused while everything else was done: why, by the id of a change.
+/// Changes that were refused while everything else was done: the reason by the id of the change.
 pub(crate) type Refused = BTreeMap<String, String>;
 
-/// Returns an error when anything was refused by itself.
+/// Returns an error when any change was refused.
 pub(crate) fn require_all(refused: &Refused) -> Result<(), AgentError> {
     if refused.is_empty() {
         return Ok(());
     }
-    let words = refused.iter().map(|(id, why)| format!("{id}: {why}"));
-    Err(AgentError::Partly(words.collect()))
+    let reasons = refused.iter().map(|(id, why)| format!("{id}: {why}"));
+    Err(AgentError::PartlyRefused(reasons.collect()))
 }
 
-/// Who is notified of a run, and may keep it from going on.
+/// Is notified of the progress of a run, and can stop it.
 pub(crate) trait Observer {
-    /// What differs, before anything is done.
-    fn begins(&mut self, _changes: &[Change]) {}
+    /// The differences are known; nothing was changed yet.
+    fn started(&mut self, _changes: &[Change]) {}
     /// A step begins.
     fn step(&mut self, _step: &Step) {}
-    /// Packages are as they should be, and the first of the other steps is about to be done.
-    /// `back` is what is remembered once they are taken back.
-    fn keeps(&mut self, _: &Decision, _: &Facts, _back: State) -> Result<(), AgentError> {
+    /// Packages are done, and the first of the other steps follows. `back` is the state to record when
+    /// these steps are reverted.
+    fn before_changes(&mut self, _: &Decision, _: &Facts, _back: State) -> Result<(), AgentError> {
         Ok(())
     }
-    /// All is done, and holds as far as the node can tell.
-    fn holds(&mut self) -> Result<(), AgentError> {
+    /// All steps are done, and verified on this node.
+    fn verified(&mut self) -> Result<(), AgentError> {
         Ok(())
     }
-    /// It failed. Returns what is told of it.
+    /// The run failed. Returns the error to report.
     fn failed(&mut self, error: AgentError) -> AgentError {
         error
     }
 }
 
-/// Nobody hears, and nothing is kept.
-pub(crate) struct Quiet;
+/// Ignores everything.
+pub(crate) struct NoObserver;
 
-impl Observer for Quiet {}
+impl Observer for NoObserver {}
 
-/// Does what was decided, and returns what was refused by itself.
+/// Carries out a decision, and returns the changes that were refused.
 pub(crate) fn carry_out(
     system: &mut dyn System,
     wanted: &[Resource],
-    look: Observation,
+    observation: Observation,
     observer: &mut dyn Observer,
 ) -> Result<Refused, AgentError> {
-    require(&look.decision)?;
+    require(&observation.decision)?;
     let Observation {
         mut facts,
         last,
         mut decision,
-    } = look;
+    } = observation;
     if decision.steps.is_empty() {
         settle(system, &last, &decision)?;
         return Ok(decision.refused);
@@ -105,56 +107,56 @@ pub(crate) fn carry_out(
         observer,
         last,
         done: Vec::new(),
-        fuse: Fuse(settings::crash_after()),
+        crash_point: CrashPoint(settings::crash_after()),
     };
     if let Some(step @ Step::Packages { .. }) = decision.steps.first() {
         run.change_packages(step, &decision.intent)?;
-        // Packages bring files, units and users: everything is looked at again.
+        // Packages bring files, units and users, so everything is observed again.
         let done = vec![step.description()];
         facts = run.system.facts(&FactScope::of(wanted, &run.last))?;
         decision = decide(wanted, &facts, &run.last);
-        require(&decision).map_err(|first| AgentError::Halfway {
+        require(&decision).map_err(|first| AgentError::Incomplete {
             first: Box::new(first),
             done,
             left: Vec::new(),
         })?;
     }
     let steps = &decision.steps;
-    run.system.begin()?;
-    run.system.keep(wanted, steps, &facts);
+    run.system.remove_marker()?;
+    run.system.back_up(wanted, steps, &facts);
     let back = UndoPlan::reverted_state(&before, &run.last);
-    run.observer.keeps(&decision, &facts, back)?;
-    run.intend(&decision.intent, steps, false)?;
-    let walked = run.walk(steps);
-    if let Err(first) = run.system.judge(steps, walked) {
+    run.observer.before_changes(&decision, &facts, back)?;
+    run.record_intent(&decision.intent, steps, false)?;
+    let result = run.execute_all(steps);
+    if let Err(first) = run.system.restore_rejected(steps, result) {
         let mut done = run.done;
         done.retain(|step| !first.reverts(step));
         let left = steps.iter().filter(|step| !done.contains(*step));
         return Err(if done.is_empty() {
             first
         } else {
-            AgentError::Halfway {
+            AgentError::Incomplete {
                 first: Box::new(first),
                 left: left.map(Step::description).collect(),
                 done: done.iter().map(Step::description).collect(),
             }
         });
     }
-    run.fuse.burn();
-    let seen = look_again(run.system, wanted, &run.last)?;
-    run.observer.holds()?;
+    run.crash_point.pass();
+    let seen = verify(run.system, wanted, &run.last)?;
+    run.observer.verified()?;
     settle(run.system, &run.last, &seen)?;
     Ok(seen.refused)
 }
 
-/// A run at work.
+/// A run in progress.
 struct Run<'a> {
     system: &'a mut dyn System,
     observer: &'a mut dyn Observer,
-    /// What is remembered.
+    /// The recorded state.
     last: State,
     done: Vec<Step>,
-    fuse: Fuse,
+    crash_point: CrashPoint,
 }
 
 impl Run<'_> {
@@ -163,26 +165,27 @@ impl Run<'_> {
             return Ok(());
         };
         let before = self.last.clone();
-        // Finding out what is to be had takes long enough to be heard of.
+        let _span = tracing::info_span!("step", name = step.description()).entered();
+        // Resolving packages may take long, so the step is reported first.
         self.observer.step(step);
         self.system
             .prepare_packages(install, remove, before.in_packages)?;
-        self.system.begin()?;
-        self.intend(intent, &[], true)?;
-        self.fuse.burn();
-        if let Err(fault) = self.system.change_packages(install, remove) {
-            if !fault.begun {
-                // Why it failed counts for more than what is remembered of it.
-                _ = self.system.remember(&before);
+        self.system.remove_marker()?;
+        self.record_intent(intent, &[], true)?;
+        self.crash_point.pass();
+        if let Err(failure) = self.system.change_packages(install, remove) {
+            if !failure.begun {
+                // The first error is the one to report.
+                _ = self.system.save_state(&before);
             }
-            return Err(fault.error);
+            return Err(failure.error);
         }
-        self.intend(&Managed::default(), &[], false)
+        tracing::info!("done");
+        self.record_intent(&Managed::default(), &[], false)
     }
 
-    /// Writes down what is about to be done: whatever happens then, it can be finished and taken
-    /// away.
-    fn intend(
+    /// Records what is about to be done, so that a later run can finish or remove it.
+    fn record_intent(
         &mut self,
         managed: &Managed,
         steps: &[Step],
@@ -192,78 +195,80 @@ impl Run<'_> {
         self.last.in_packages = in_packages;
         let follow = steps.iter().filter(|step| step.follows_files());
         self.last.pending.extend(follow.cloned());
-        self.system.remember(&self.last)
+        self.system.save_state(&self.last)
     }
 
-    /// Does steps. Users own files, so they are made before their files are written beside their
-    /// places; all other files are written and checked before the first step.
-    fn walk(&mut self, steps: &[Step]) -> Result<(), AgentError> {
+    /// Executes steps. Users are created before their files are staged; all other files are staged and
+    /// checked before the first step.
+    fn execute_all(&mut self, steps: &[Step]) -> Result<(), AgentError> {
         let is_user =
             |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::EnableLogin { .. });
-        let made = steps.iter().filter_map(|step| match step {
+        let created = steps.iter().filter_map(|step| match step {
             Step::CreateUser { name, .. } => Some(name.as_str()),
             _ => None,
         });
-        let made: BTreeSet<&str> = made.collect();
-        let (later, now): (Vec<_>, Vec<_>) = steps.iter().partition(|step| waits(step, &made));
+        let created: BTreeSet<&str> = created.collect();
+        let (later, now): (Vec<_>, Vec<_>) =
+            steps.iter().partition(|step| needs_user(step, &created));
         let (users, others): (Vec<_>, Vec<_>) = steps.iter().partition(is_user);
         self.system.stage(&now)?;
         for step in users {
-            self.act(step)?;
+            self.execute(step)?;
         }
         self.system.stage(&later)?;
         for step in others {
-            self.act(step)?;
+            self.execute(step)?;
             if self.last.pending.remove(step) {
-                self.system.remember(&self.last)?;
+                self.system.save_state(&self.last)?;
             }
         }
         Ok(())
     }
 
-    fn act(&mut self, step: &Step) -> Result<(), AgentError> {
+    fn execute(&mut self, step: &Step) -> Result<(), AgentError> {
+        let _span = tracing::info_span!("step", name = step.description()).entered();
         self.observer.step(step);
-        self.fuse.burn();
-        self.system.act(step)?;
+        self.crash_point.pass();
+        self.system.execute(step)?;
+        tracing::info!("done");
         self.done.push(step.clone());
         Ok(())
     }
 }
 
-/// Tells whether a step needs a user who is made: a file is theirs, or below their home, which would
-/// be a directory of root otherwise.
-fn waits(step: &Step, made: &BTreeSet<&str>) -> bool {
+/// Tells whether a step needs a user who is created by this run: as owner, or because the file is
+/// below their home directory, which root would own otherwise.
+fn needs_user(step: &Step, created: &BTreeSet<&str>) -> bool {
     let (Step::Directory { path, owner, .. } | Step::Write { path, owner, .. }) = step else {
         return false;
     };
     let home = Path::new(path).strip_prefix("/home").ok(); // tidy: where `useradd` of every Debian puts it
     let of = home.and_then(|rest| rest.iter().next()?.to_str());
-    made.contains(owner.as_str()) || of.is_some_and(|name| made.contains(name))
+    created.contains(owner.as_str()) || of.is_some_and(|name| created.contains(name))
 }
 
-/// How often the network and services are looked at until they are what they were told to be, five
-/// times a second.
-const LOOKS: usize = 50;
+/// How often the network and services are observed until they have settled, five times a second.
+const MAX_CHECKS: usize = 50;
 
-/// Looks whether all is as it should be now. What a user kept from being so is refused; it is no
-/// reason to fail for everyone else.
-fn look_again(
+/// Observes the machine until nothing differs. Differences in files that a user can change are refused,
+/// and do not fail the run.
+fn verify(
     system: &mut dyn System,
     wanted: &[Resource],
     last: &State,
 ) -> Result<Decision, AgentError> {
     let mut check = last.clone();
     check.pending.clear();
-    let mut n_looks = 0;
+    let mut n_checks = 0;
     loop {
         let facts = system.facts(&FactScope::of(wanted, &check))?;
         let mut seen = decide(wanted, &facts, &check);
         require(&seen)?;
         let enforced = |change: &&Change| change.handling == Handling::Enforce;
-        let left: Vec<&Change> = seen.changes.iter().filter(enforced).collect();
-        if left.iter().all(|change| is_users(system, change)) {
+        let open: Vec<&Change> = seen.changes.iter().filter(enforced).collect();
+        if open.iter().all(|change| is_users(system, change)) {
             let skipped = system.skipped();
-            for change in left {
+            for change in open {
                 let path = skipped
                     .keys()
                     .find(|path| change.id.contains(path.as_str()));
@@ -274,22 +279,22 @@ fn look_again(
             }
             return Ok(seen);
         }
-        let moves = |change: &&Change| {
+        let is_changing = |change: &&Change| {
             change.resource == "network"
                 || matches!(
                     change.found.as_str(),
                     "activating" | "deactivating" | "reloading"
                 )
         };
-        n_looks += 1;
-        if n_looks == LOOKS || !seen.changes.iter().any(|change| moves(&change)) {
-            return Err(AgentError::Unsettled(seen.changes));
+        n_checks += 1;
+        if n_checks == MAX_CHECKS || !seen.changes.iter().any(|change| is_changing(&change)) {
+            return Err(AgentError::StillDiffers(seen.changes));
         }
-        system.pause();
+        system.wait();
     }
 }
 
-/// Tells whether a difference is in a file that a user can change at any time.
+/// Tells whether a user can change the file of a difference at any time.
 fn is_users(system: &dyn System, change: &Change) -> bool {
     match change.resource.split_once(':') {
         Some(("keys", user)) => user != "root",
@@ -304,14 +309,14 @@ fn settle(system: &mut dyn System, last: &State, decision: &Decision) -> Result<
     if *last == next {
         return Ok(());
     }
-    system.remember(&next)
+    system.save_state(&next)
 }
 
-/// Ends the program after a number of steps, in tests.
-struct Fuse(Option<usize>);
+/// Aborts the program after a number of steps, in tests.
+struct CrashPoint(Option<usize>);
 
-impl Fuse {
-    fn burn(&mut self) {
+impl CrashPoint {
+    fn pass(&mut self) {
         match self.0 {
             Some(0) => std::process::abort(),
             Some(left) => self.0 = Some(left - 1),

@@ -1,44 +1,48 @@
-//! The commands: arguments become calls, and what they return is printed. `check`, `show`,
-//! `status`, `validate` and dry runs change nothing.
+//! The commands: runs them and prints their results. `check`, `show`, `status`, `validate` and dry runs
+//! change nothing.
 
 use std::process::ExitCode;
 
+use homestak_api::log::{self, LogSettings};
 use homestak_core::converge::{Change, Decision, Handling, Step, render};
 use serde_json::{Value, json};
 
 use crate::apply::{self, Observer};
-use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
+use crate::args::{Cli, Command, ConfigCommand, JobCommand, SpecArgs, SpecCommand};
 use crate::converge::{compare, converge};
 use crate::error::AgentError;
-use crate::settings::require_root;
+use crate::settings::{self, require_root};
 use crate::spec::{self, Spec};
 use crate::state::drift;
 use crate::system::Machine;
 use crate::{fetch, job, run, state, ui, undo, watch};
 
-/// Something on the machine differs.
+/// Exit code: the machine differs from its spec.
 const DIFFERS: u8 = 3;
 
 /// Runs a command and returns its exit code.
 pub(crate) fn run(cli: Cli) -> ExitCode {
+    start_log(&cli);
     let json = cli.json_output;
     if require_root().is_ok()
         && let Err(error) = state::secure()
     {
-        // What can be done is done: the command itself may be the way to repair it.
-        ui::say(&format!("error: {}", error.message()));
+        // The command itself may be able to repair it.
+        ui::message(&format!("error: {}", error.message()));
     }
     let (kind, result) = match cli.command {
         Command::Config(ConfigCommand::Check(spec)) => ("config.check", check(&spec, json)),
         Command::Config(ConfigCommand::Apply {
             spec,
             dry_run,
-            terms,
+            options,
         }) => {
-            let result = match (dry_run, terms.confirm) {
-                (true, _) => rehearse(&spec, json),
-                (false, None) => apply(&spec, terms.lock_wait, json),
-                (false, Some(_)) => read(&spec).and_then(|spec| job::by_hand(spec, &terms, json)),
+            let result = match (dry_run, options.confirm) {
+                (true, _) => show_plan(&spec, json),
+                (false, None) => apply(&spec, options.lock_wait, json),
+                (false, Some(_)) => {
+                    read(&spec).and_then(|spec| job::run_manually(spec, &options, json))
+                }
             };
             ("config.apply", result)
         }
@@ -46,7 +50,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Config(ConfigCommand::Show) => ("config.show", show(json)),
         Command::Config(ConfigCommand::Fetch(args)) => {
             let result = fetch::get(&args, "config.fetch", json);
-            // Scripts tell only whether it went well.
+            // Scripts expect 0 or 1.
             let result = result.map_err(|error| AgentError::NotFetched(Box::new(error)));
             ("config.fetch", result)
         }
@@ -59,7 +63,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Run(args) => {
             let result = require_root().and_then(|()| match (args.daemon, args.dry_run) {
                 (true, _) => watch::watch(),
-                (false, true) => rehearse_run(json),
+                (false, true) => show_run_plan(json),
                 (false, false) => run_once(json),
             });
             ("run", result)
@@ -76,10 +80,30 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
                     json!({ "success": false, "error": error.word(), "message": message }),
                 );
             }
-            ui::say(&format!("error: {}", error.message()));
+            ui::message(&format!("error: {}", error.message()));
             ExitCode::from(error.code())
         }
     }
+}
+
+/// Starts logging. Commands that run as a service log at level info by default.
+fn start_log(cli: &Cli) {
+    let default = match &cli.command {
+        Command::Run(_) | Command::Job(JobCommand::Work(_) | JobCommand::Guard(_)) => 1,
+        _ => 0,
+    };
+    let level = settings::log_level().unwrap_or_else(|other| {
+        ui::message(&format!(
+            "notice: HOMESTAK_LOG is `{other}`; use error, info, debug or trace"
+        ));
+        0
+    });
+    // Only a log file could fail.
+    _ = log::start(&LogSettings {
+        verbose: cli.verbose.max(level).max(default),
+        file: None,
+        journal_stream: settings::journal_stream(),
+    });
 }
 
 fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
@@ -105,31 +129,31 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     }
     let n_changes = decision.changes.len();
     if settled {
-        ui::say(&format!("{} is as its spec says.", spec.name));
+        ui::message(&format!("{} matches its spec.", spec.name));
         return Ok(0);
     }
-    ui::say(&format!(
-        "{} differs from its spec in {n_changes} places.",
+    ui::message(&format!(
+        "{} differs from its spec in {n_changes} fields.",
         spec.name
     ));
     Ok(DIFFERS)
 }
 
-fn rehearse(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
+fn show_plan(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     require_root()?;
     let body = json!({ "spec": spec.name, "spec_path": spec.path });
-    let look = apply::look(&Machine::default(), &spec.wanted)?;
-    show_steps("config.apply", body, &look.decision, json)
+    let observation = apply::observe(&Machine::default(), &spec.wanted)?;
+    show_steps("config.apply", body, &observation.decision, json)
 }
 
-fn rehearse_run(json: bool) -> Result<u8, AgentError> {
-    let spec = spec::kept()?;
+fn show_run_plan(json: bool) -> Result<u8, AgentError> {
+    let spec = spec::current()?;
     let decision = run::decide(&spec)?;
     show_steps("run", json!({ "spec": spec.name }), &decision, json)
 }
 
-/// Shows what would be done.
+/// Prints the steps that would be executed.
 fn show_steps(
     kind: &str,
     mut body: Value,
@@ -154,61 +178,61 @@ fn show_steps(
 
 fn apply(args: &SpecArgs, lock_wait: u64, json: bool) -> Result<u8, AgentError> {
     require_root()?;
-    let _turn = undo::turn()?;
-    let done = converge(read(args), lock_wait, &mut Talk { json })?;
+    let _lock = undo::lock()?;
+    let done = converge(read(args), lock_wait, &mut ConsoleObserver { json })?;
     if json {
         ui::json("config.apply", done.body);
     }
     let spec = done.name;
-    ui::say(&match done.n_steps {
-        0 => format!("{spec} was as its spec says; nothing was changed."),
-        1 => format!("{spec} is as its spec says after 1 step."),
-        n_steps => format!("{spec} is as its spec says after {n_steps} steps."),
+    ui::message(&match done.n_steps {
+        0 => format!("{spec} already matched its spec; nothing was changed."),
+        1 => format!("{spec} matches its spec after 1 step."),
+        n_steps => format!("{spec} matches its spec after {n_steps} steps."),
     });
     Ok(0)
 }
 
-/// Whoever runs a command hears of it, and has no say.
-struct Talk {
+/// Prints the progress of a run.
+struct ConsoleObserver {
     json: bool,
 }
 
-impl Observer for Talk {
-    fn begins(&mut self, changes: &[Change]) {
+impl Observer for ConsoleObserver {
+    fn started(&mut self, changes: &[Change]) {
         if !self.json {
             ui::data(&render(changes));
         }
     }
 
     fn step(&mut self, step: &Step) {
-        ui::say(&step.description());
+        ui::message(&step.description());
     }
 }
 
 fn run_once(json: bool) -> Result<u8, AgentError> {
-    let run::Once {
+    let run::OnceReport {
         spec,
-        round,
+        report,
         left,
         settled,
     } = run::once()?;
     if json {
         ui::json(
             "run",
-            json!({ "success": true, "spec": spec, "settled": settled, "changes": round.changes, "mended": round.mended, "left": left }),
+            json!({ "success": true, "spec": spec, "settled": settled, "changes": report.changes, "mended": report.corrected, "left": left }),
         );
     } else {
         ui::data(&render(&left));
     }
-    let n_mended = round.mended.len();
+    let n_corrected = report.corrected.len();
     if settled {
-        ui::say(&format!(
-            "{spec} is as its spec says; {n_mended} fields were mended."
+        ui::message(&format!(
+            "{spec} matches its spec; {n_corrected} fields were corrected."
         ));
         return Ok(0);
     }
-    ui::say(&format!(
-        "{n_mended} fields were mended, {} are left to a person: `homestak-agent config apply` mends them.",
+    ui::message(&format!(
+        "{n_corrected} fields were corrected, {} are only reported; correct them with `homestak-agent config apply`.",
         left.len()
     ));
     Ok(DIFFERS)
@@ -238,7 +262,7 @@ fn validate(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
             json!({ "valid": true, "spec": spec.name, "resources": spec.wanted }),
         );
     }
-    ui::say(&format!("The spec of {} is valid.", spec.name));
+    ui::message(&format!("The spec of {} is valid.", spec.name));
     Ok(0)
 }
 
@@ -249,8 +273,7 @@ fn status(json: bool) -> Result<u8, AgentError> {
     let (complete, failed) = state::markers();
     let drift = drift::load();
     let watched = drift::is_watched();
-    // Without a spec that can be read nobody knows what it wants.
-    let unwatched = !watched && spec::kept().is_ok_and(|spec| spec.wants_watch());
+    let unwatched = !watched && spec::current().is_ok_and(|spec| spec.wants_watch());
     let word = match (&complete, &failed) {
         (_, Some(_)) => "failed",
         (Some(_), None) if watched && run::differs(&drift) => "differs",
@@ -258,8 +281,8 @@ fn status(json: bool) -> Result<u8, AgentError> {
         (Some(_), None) => "complete",
         (None, None) => "unknown",
     };
-    let fetched = state::place(state::FETCHED).exists();
-    let spec = state::place(state::SPEC).exists() || state::attempted().is_some();
+    let fetched = state::file(state::FETCHED).exists();
+    let spec = state::file(state::SPEC).exists() || state::attempted().is_some();
     let is_known = spec || complete.is_some() || failed.is_some();
     if json {
         ui::json(
@@ -272,19 +295,17 @@ fn status(json: bool) -> Result<u8, AgentError> {
             .and_then(|failed| failed["message"].as_str());
         ui::data(&match is_known {
             true => format!("{word}\n"),
-            false => "no spec was ever applied to this machine\n".to_owned(),
+            false => "no spec has been applied to this machine\n".to_owned(),
         });
         if let Some(message) = message {
             ui::data(&format!("{message}\n"));
         }
         if fetched {
-            ui::data(
-                "a fetched spec waits: `homestak config apply` makes this machine what it says\n",
-            );
+            ui::data("a fetched spec is pending: apply it with `homestak config apply`\n");
         }
         if unwatched {
             ui::data(
-                "not watched, though its spec says so: `systemctl status homestak-agent` tells why\n",
+                "not watched although its spec requires it: see `systemctl status homestak-agent`\n",
             );
         }
         ui::data(&run::summary(&drift, watched));

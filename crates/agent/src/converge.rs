@@ -1,7 +1,7 @@
-//! This machine made what a spec says: observed, decided, done, confirmed and marked.
+//! Applies a spec to this machine: observe, decide, change, have it confirmed, write the marker.
 //!
-//! Whoever changes the machine holds the turn (`undo::turn`) from before the first look until it
-//! is marked how that ended.
+//! The caller holds the run lock (`undo::lock`) from before the observation until the marker is
+//! written.
 
 use std::time::Duration;
 
@@ -14,65 +14,71 @@ use crate::spec::Spec;
 use crate::system::Machine;
 use crate::{clock, state};
 
-/// Returns what differs from a spec, and how each difference is handled by a machine that looks
-/// after itself. What is none of ours is in neither.
+/// Returns the differences from a spec, and how the watch handles each. Ignored fields are in neither.
 pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError> {
-    let Observation { mut decision, .. } = apply::look(&Machine::default(), &spec.wanted)?;
+    let Observation { mut decision, .. } = apply::observe(&Machine::default(), &spec.wanted)?;
     let shown = spec.policy.annotate(&decision.changes);
     let is_shown = |change: &Change| shown.iter().any(|one| one.id == change.id);
     decision.changes.retain(is_shown);
     Ok((decision, shown))
 }
 
-/// A run that ended well.
-pub(crate) struct Done {
+/// A successful run.
+pub(crate) struct ConvergeReport {
     pub(crate) name: String,
     pub(crate) n_steps: usize,
-    /// What is told of it.
+    /// The result as JSON.
     pub(crate) body: Value,
 }
 
-/// Makes the machine what a spec says and marks how that ended.
+/// Applies a spec and writes the marker.
 pub(crate) fn converge(
     spec: Result<Spec, AgentError>,
     lock_wait: u64,
     observer: &mut dyn Observer,
-) -> Result<Done, AgentError> {
+) -> Result<ConvergeReport, AgentError> {
     let begun = clock::uptime();
     let (name, done) = match spec {
         Ok(spec) => {
-            let look = apply::look(&Machine::default(), &spec.wanted);
-            let done = look.and_then(|look| finish(&spec, look, begun, lock_wait, observer));
+            let _span = tracing::info_span!("apply", spec = spec.name).entered();
+            let observation = apply::observe(&Machine::default(), &spec.wanted);
+            let done = observation
+                .and_then(|observation| finish(&spec, observation, begun, lock_wait, observer));
             (spec.name, done)
         }
         Err(error) => (String::new(), Err(error)),
     };
     done.map_err(|error| {
         let error = observer.failed(error);
-        // The first failure is the one to tell of.
+        // The first error is the one to report.
         _ = state::fail(&error, &name);
         error
     })
 }
 
-/// Goes on from a look at the machine.
+/// Applies a spec to an observed machine.
 pub(crate) fn finish(
     spec: &Spec,
-    look: Observation,
+    observation: Observation,
     begun: u64,
     lock_wait: u64,
     observer: &mut dyn Observer,
-) -> Result<Done, AgentError> {
-    let changes = look.decision.changes.clone();
-    let steps: Vec<String> = look.decision.steps.iter().map(Step::description).collect();
-    observer.begins(&changes);
+) -> Result<ConvergeReport, AgentError> {
+    let changes = observation.decision.changes.clone();
+    let steps: Vec<String> = observation
+        .decision
+        .steps
+        .iter()
+        .map(Step::description)
+        .collect();
+    observer.started(&changes);
     if !steps.is_empty() {
         state::attempt(&spec.text)?;
     }
     let refused = apply::carry_out(
-        &mut Machine::waiting(lock_wait),
+        &mut Machine::with_lock_wait(lock_wait),
         &spec.wanted,
-        look,
+        observation,
         observer,
     )?;
     state::keep_spec(&spec.text)?;
@@ -85,14 +91,14 @@ pub(crate) fn finish(
         "changes": changes, "steps": steps,
     });
     merge(&mut body, &counts);
-    Ok(Done {
+    Ok(ConvergeReport {
         name: spec.name.clone(),
         n_steps: steps.len(),
         body,
     })
 }
 
-/// Says that the machine is as the spec says, and returns what it counts.
+/// Writes the marker of success, and returns the counts in it.
 pub(crate) fn mark_complete(spec: &Spec) -> Result<Value, AgentError> {
     let counts = counts(&spec.wanted);
     let mut marker = json!({ "phase": "config", "status": "complete", "spec": spec.name });
@@ -107,7 +113,7 @@ fn merge(into: &mut Value, from: &Value) {
     }
 }
 
-/// What markers and results count.
+/// The counts in markers and results.
 fn counts(wanted: &[Resource]) -> Value {
     let count = |is: &dyn Fn(&Resource) -> bool| wanted.iter().filter(|one| is(one)).count();
     json!({

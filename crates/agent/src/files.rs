@@ -1,7 +1,5 @@
-//! Files, all of them or none: written beside their places, checked, then moved there.
-//!
-//! Never: a file half written; a rule of sudo or a setting of sshd that was not checked; a path
-//! resolved by anything but `path`.
+//! Files, replaced atomically: all of a set are staged as temporary files and checked before the
+//! first is moved into place. Paths are resolved by `path` alone.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,38 +8,38 @@ use std::path::Path;
 use homestak_api::durable::Access;
 use homestak_core::converge::{SSHD, SUDOERS, Step};
 
+use crate::config_check::{check_sshd, visudo};
 use crate::error::AgentError;
-use crate::gather::Accounts;
-use crate::path::{self, Directory, Fault};
-use crate::sound::{check_sshd, visudo};
+use crate::facts::Accounts;
+use crate::path::{self, Directory, PathError};
 
-/// A file that is written beside its place, in a directory that is held until it is moved.
-struct Beside {
+/// A temporary file, in a directory that is kept open until the file is moved into place.
+struct StagedFile {
     path: String,
     directory: Directory,
     name: OsString,
 }
 
-/// A set of files that are written beside their places. What is not moved is removed.
+/// A set of staged files. Those that are not moved into place are removed.
 #[derive(Default)]
 pub(crate) struct Staged {
-    files: Vec<Beside>,
-    /// Every file of the set as it will be; `None` for one that goes.
+    files: Vec<StagedFile>,
+    /// The new content of every file of the set; `None` for one that is deleted.
     texts: BTreeMap<String, Option<String>>,
-    /// Paths that a user kept from being written, and how.
+    /// Paths that a user prevented from being written, and the reason.
     skipped: BTreeMap<String, String>,
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
         for file in &self.files {
-            file.directory.remove_beside(&file.name);
+            file.directory.remove_temporary(&file.name);
         }
     }
 }
 
 impl Staged {
-    /// Writes files beside their places and checks them, and that they can be moved there.
+    /// Stages files, and checks them and that they can be moved into place.
     pub(crate) fn add(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
         let first = self.files.len();
         let accounts = Accounts::read()?;
@@ -55,8 +53,8 @@ impl Staged {
             };
             match self.stage(step, &accounts) {
                 Ok(()) => {}
-                Err(fault) => {
-                    self.skip(path, fault)?;
+                Err(error) => {
+                    self.skip(path, error)?;
                     continue;
                 }
             }
@@ -72,7 +70,7 @@ impl Staged {
         Ok(())
     }
 
-    fn stage(&mut self, step: &Step, accounts: &Accounts) -> Result<(), Fault> {
+    fn stage(&mut self, step: &Step, accounts: &Accounts) -> Result<(), PathError> {
         match step {
             Step::Directory {
                 path,
@@ -83,7 +81,7 @@ impl Staged {
                 let (directory, name) = path::make_parent(Path::new(path))?;
                 let done = ids(accounts, owner, group)
                     .and_then(|owner| directory.set_directory(&name, *mode, owner));
-                done.map_err(|source| directory.fault(source))
+                done.map_err(|source| directory.error(source))
             }
             Step::Write {
                 path,
@@ -99,11 +97,11 @@ impl Staged {
                     directory.require_owner(owner.0)?;
                     directory.require_plain(mode)?;
                     let owner = Some(owner);
-                    directory.write_beside(&name, content.as_bytes(), Access { mode, owner })
+                    directory.write_temporary(&name, content.as_bytes(), Access { mode, owner })
                 });
-                done.map_err(|source| directory.fault(source))?;
+                done.map_err(|source| directory.error(source))?;
                 let path = path.clone();
-                self.files.push(Beside {
+                self.files.push(StagedFile {
                     path,
                     directory,
                     name,
@@ -113,7 +111,7 @@ impl Staged {
             Step::Delete { path } => match path::existing_parent(Path::new(path))? {
                 Some((directory, name)) => {
                     let done = directory.require_writable(&name);
-                    done.map_err(|source| directory.fault(source))
+                    done.map_err(|source| directory.error(source))
                 }
                 None => Ok(()),
             },
@@ -121,72 +119,72 @@ impl Staged {
         }
     }
 
-    /// What a user can cause keeps that user's file from being written, and nothing else.
-    fn skip(&mut self, path: &str, fault: Fault) -> Result<(), AgentError> {
-        if !fault.by_user {
-            return Err(AgentError::write(path)(fault.source));
+    /// An error that a user can cause skips that user's file, and nothing else.
+    fn skip(&mut self, path: &str, error: PathError) -> Result<(), AgentError> {
+        if !error.by_user {
+            return Err(AgentError::write(path)(error.source));
         }
         self.skipped
-            .insert(path.to_owned(), fault.source.to_string());
+            .insert(path.to_owned(), error.source.to_string());
         Ok(())
     }
 
-    /// Returns the paths that a user kept from being written or deleted, and how.
+    /// Returns the paths that a user prevented from being written or deleted, and the reasons.
     pub(crate) fn skipped(&self) -> &BTreeMap<String, String> {
         &self.skipped
     }
 
-    /// Moves one file to its place.
-    pub(crate) fn place(&mut self, path: &str) -> Result<(), AgentError> {
+    /// Moves one file into place.
+    pub(crate) fn commit(&mut self, path: &str) -> Result<(), AgentError> {
         let Some(nth) = self.files.iter().position(|file| file.path == path) else {
             return Ok(());
         };
         let file = &self.files[nth];
-        match file.directory.place(&file.name) {
+        match file.directory.commit(&file.name) {
             Ok(()) => {
                 self.files.remove(nth);
                 Ok(())
             }
             Err(source) => {
-                let fault = file.directory.fault(source);
-                self.skip(path, fault)
+                let error = file.directory.error(source);
+                self.skip(path, error)
             }
         }
     }
 
-    /// Deletes a file; one that is gone is fine.
+    /// Deletes a file, if it exists.
     pub(crate) fn delete(&mut self, path: &str) -> Result<(), AgentError> {
-        delete(Path::new(path)).or_else(|fault| self.skip(path, fault))
+        delete(Path::new(path)).or_else(|error| self.skip(path, error))
     }
 }
 
 fn ids(accounts: &Accounts, owner: &str, group: &str) -> std::io::Result<(u32, u32)> {
     let unknown = || {
-        let what = format!("there is no user `{owner}` or no group `{group}`");
+        let what = format!("user `{owner}` or group `{group}` does not exist");
         std::io::Error::new(std::io::ErrorKind::InvalidInput, what)
     };
     accounts.ids(owner, group).ok_or_else(unknown)
 }
 
-/// Deletes a file; one that is gone is fine.
+/// Deletes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
     Ok(delete(path)?)
 }
 
-fn delete(path: &Path) -> Result<(), Fault> {
+fn delete(path: &Path) -> Result<(), PathError> {
     let Some((directory, name)) = path::existing_parent(path)? else {
         return Ok(());
     };
     let done = directory.remove(&name);
-    done.map_err(|source| directory.fault(source))
+    done.map_err(|source| directory.error(source))
 }
 
-/// Writes a file of root, whole, with the directories on the way to it.
+/// Writes a file of root atomically, and creates missing parent directories.
 pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> std::io::Result<()> {
     put(path, content, mode, (0, 0))
 }
 
-/// Writes a file, whole, with numbers for owner and group: names may have gone.
+/// Writes a file atomically. Owner and group are numbers, since their names may be deleted.
 pub(crate) fn put(
     path: &Path,
     content: &[u8],
@@ -198,22 +196,22 @@ pub(crate) fn put(
     directory.write(&name, content, Access { mode, owner })
 }
 
-/// Makes a symbolic link atomically.
+/// Creates a symbolic link atomically.
 pub(crate) fn link(path: &str, target: &str) -> std::io::Result<()> {
     let (directory, name) = path::make_parent(Path::new(path))?;
     directory.link(&name, OsStr::new(target))
 }
 
-fn check_sudoers(files: &[Beside]) -> Result<(), AgentError> {
-    for Beside { path, name, .. } in files {
+fn check_sudoers(files: &[StagedFile]) -> Result<(), AgentError> {
+    for StagedFile { path, name, .. } in files {
         if !path.starts_with(SUDOERS) {
             continue;
         }
-        let beside = Path::new(path).with_file_name(path::beside(name));
-        if let Some(said) = visudo(&beside.to_string_lossy(), path)? {
-            return Err(AgentError::Unsound {
+        let temporary = Path::new(path).with_file_name(path::temporary(name));
+        if let Some(reason) = visudo(&temporary.to_string_lossy(), path)? {
+            return Err(AgentError::InvalidFile {
                 path: path.clone(),
-                said,
+                reason,
             });
         }
     }

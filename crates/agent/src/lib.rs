@@ -1,17 +1,16 @@
-//! CONVERGES: makes the machine it runs on what its spec says, and reports where it differs.
-//!
-//! `core::converge` decides what is done; no file is written that was not checked first.
+//! The program `homestak-agent`: converges the machine it runs on with its spec, and reports
+//! differences. What is to be done is decided by `core::converge`.
 
-mod act;
 mod apply;
 mod args;
 mod clock;
 mod command;
+mod config_check;
 mod converge;
 mod error;
+mod facts;
 mod fetch;
 mod files;
-mod gather;
 mod job;
 mod packages;
 mod path;
@@ -19,9 +18,9 @@ mod process;
 mod run;
 mod service;
 mod settings;
-mod sound;
 mod spec;
 mod state;
+mod step;
 mod system;
 mod ui;
 mod undo;
@@ -33,8 +32,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 /// Runs the program and returns its exit code.
-pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match args::Cli::try_parse_from(words) {
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match args::Cli::try_parse_from(arguments) {
         Ok(cli) => command::run(cli),
         Err(error) => ui::usage(&error),
     }

@@ -1,4 +1,4 @@
-//! The `homestak-agent` program: hands its arguments to the library and returns its exit code.
+//! The program `homestak-agent`.
 
 fn main() -> std::process::ExitCode {
     homestak_agent::main(std::env::args_os())

@@ -1,50 +1,50 @@
-//! Packages installed and removed in one transaction, which is simulated first where something is
-//! removed. No package is removed that nobody named, and nothing asks questions.
+//! Installs and removes packages in one transaction, without prompts. Removals are simulated first:
+//! no package is removed that the spec does not name.
 
 use crate::error::AgentError;
-use crate::process::{self, Ended};
+use crate::process::{self, Output};
 
-/// Tells apt how long another user of the package database is waited for.
-fn patience(seconds: u64) -> String {
+/// The option of apt for how long to wait for the lock of the package database.
+fn lock_timeout(seconds: u64) -> String {
     format!("DPkg::Lock::Timeout={seconds}")
 }
 
-/// Finds out whether packages can be had. Lists of packages are fetched when they are too old to
-/// know, which changes nothing that counts.
-pub(crate) fn rehearse(
+/// Simulates the transaction, and returns an error if it would remove other packages. Package lists are
+/// updated if it fails at first.
+pub(crate) fn check_removals(
     install: &[String],
     remove: &[String],
     lock_wait: u64,
 ) -> Result<(), AgentError> {
-    let mut ended = simulate(install, remove)?;
-    if ended.code != Some(0) {
+    let mut output = simulate(install, remove)?;
+    if output.code != Some(0) {
         update(lock_wait)?;
-        ended = simulate(install, remove)?;
+        output = simulate(install, remove)?;
     }
-    require(&ended)?;
-    let unasked: Vec<&str> = ended
+    require(&output)?;
+    let others: Vec<&str> = output
         .out
         .lines()
         .filter_map(|line| line.strip_prefix("Remv ")?.split_whitespace().next())
         .filter(|name| !remove.iter().any(|one| one == name))
         .collect();
-    if unasked.is_empty() {
+    if others.is_empty() {
         return Ok(());
     }
     Err(AgentError::Packages(format!(
-        "this would also remove {}, which is left to a person",
-        unasked.join(", ")
+        "this would also remove {}; remove it manually if that is intended",
+        others.join(", ")
     )))
 }
 
-/// Why packages could not be had.
-pub(crate) struct Fault {
+/// Why packages could not be changed.
+pub(crate) struct PackageError {
     pub(crate) error: AgentError,
-    /// Whether any package was touched.
+    /// Whether any package was changed.
     pub(crate) begun: bool,
 }
 
-impl From<AgentError> for Fault {
+impl From<AgentError> for PackageError {
     fn from(error: AgentError) -> Self {
         Self {
             error,
@@ -53,90 +53,109 @@ impl From<AgentError> for Fault {
     }
 }
 
-/// Installs and removes packages in one transaction. Unless something is to be removed, nothing is:
-/// apt finds that out, as everything that cannot be had, before it touches the first package.
-pub(crate) fn transact(install: &[String], remove: &[String], lock_wait: u64) -> Result<(), Fault> {
+/// Installs and removes packages in one transaction. Without packages to remove, apt refuses to remove
+/// any before it changes the first package.
+pub(crate) fn transact(
+    install: &[String],
+    remove: &[String],
+    lock_wait: u64,
+) -> Result<(), PackageError> {
     let first = change(install, remove, lock_wait)?;
     if first.code == Some(0) {
         return Ok(());
     }
-    // Newer lists do not help against a lock, and what was begun is finished by the next run.
+    // Newer lists do not help against a lock; a transaction that began is finished by the next run.
     if is_begun(&first) || first.err.contains(" lock") {
-        return Err(fault(&first));
+        return Err(failure(&first));
     }
-    // Lists that are missing, or older than the archive, do not know packages, or name others.
+    // The lists may be missing or out of date.
     update(lock_wait)?;
     if !remove.is_empty() {
-        rehearse(install, remove, lock_wait)?;
+        check_removals(install, remove, lock_wait)?;
     }
     let again = change(install, remove, lock_wait)?;
     if again.code == Some(0) {
         return Ok(());
     }
     if again.err.contains("remove is disabled") {
-        // Says which ones.
-        rehearse(install, remove, lock_wait)?;
+        // Reports which ones.
+        check_removals(install, remove, lock_wait)?;
     }
-    Err(fault(&again))
+    Err(failure(&again))
 }
 
-/// Tells whether packages were touched: dpkg has said its first words, or was cut short.
-fn is_begun(ended: &Ended) -> bool {
-    ended.code.is_none() || ended.out.contains("(Reading database")
+/// Tells whether packages were changed: dpkg printed its first line, or was killed.
+fn is_begun(output: &Output) -> bool {
+    output.code.is_none() || output.out.contains("(Reading database")
 }
 
-fn fault(ended: &Ended) -> Fault {
-    Fault {
-        error: AgentError::Packages(complaint(ended)),
-        begun: is_begun(ended),
+fn failure(output: &Output) -> PackageError {
+    PackageError {
+        error: AgentError::Packages(apt_error(output)),
+        begun: is_begun(output),
     }
 }
 
-/// Finishes what a run of ours began and could not end.
-pub(crate) fn finish(lock_wait: u64) -> Result<(), AgentError> {
-    process::must(&[
+/// Finishes a transaction of an earlier run that was interrupted.
+pub(crate) fn finish_interrupted(lock_wait: u64) -> Result<(), AgentError> {
+    process::run_ok(&[
         "dpkg",
         "--configure",
         "-a",
         "--force-confdef",
         "--force-confold",
     ])?;
-    let ended = process::run(&["apt-get", "-y", "-o", &patience(lock_wait), "-f", "install"])?;
-    require(&ended)
+    let output = process::run(&[
+        "apt-get",
+        "-y",
+        "-o",
+        &lock_timeout(lock_wait),
+        "-f",
+        "install",
+    ])?;
+    require(&output)
 }
 
 /// Returns an error when apt failed.
-fn require(ended: &Ended) -> Result<(), AgentError> {
-    if ended.code == Some(0) {
+fn require(output: &Output) -> Result<(), AgentError> {
+    if output.code == Some(0) {
         return Ok(());
     }
-    Err(AgentError::Packages(complaint(ended)))
+    Err(AgentError::Packages(apt_error(output)))
 }
 
-/// Where signatures of lists are checked: a directory of apt's own user, beside what is checked.
-/// Any user can fill `/tmp`, and apt would say that the lists are not signed.
-const CHECKED: &str = "TMPDIR=/var/lib/apt/lists/partial";
+/// Where apt verifies signatures of lists: a directory of its own user. Any user can fill `/tmp`, and
+/// apt would then report unsigned lists.
+const TMPDIR: &str = "TMPDIR=/var/lib/apt/lists/partial";
 
 fn update(lock_wait: u64) -> Result<(), AgentError> {
-    let patience = patience(lock_wait);
-    let words = ["env", CHECKED, "apt-get", "-q", "-o", &patience, "update"];
-    let ended = process::run(&words)?;
-    if ended.code == Some(0) {
+    let lock_timeout = lock_timeout(lock_wait);
+    let words = [
+        "env",
+        TMPDIR,
+        "apt-get",
+        "-q",
+        "-o",
+        &lock_timeout,
+        "update",
+    ];
+    let output = process::run(&words)?;
+    if output.code == Some(0) {
         return Ok(());
     }
     Err(AgentError::Packages(format!(
-        "lists of packages cannot be fetched: {}",
-        complaint(&ended)
+        "package lists cannot be updated: {}",
+        apt_error(&output)
     )))
 }
 
-fn simulate(install: &[String], remove: &[String]) -> Result<Ended, AgentError> {
+fn simulate(install: &[String], remove: &[String]) -> Result<Output, AgentError> {
     apt(&["-s", "-o", "Debug::NoLocking=1"], install, remove)
 }
 
-fn change(install: &[String], remove: &[String], lock_wait: u64) -> Result<Ended, AgentError> {
-    let patience = patience(lock_wait);
-    let mut options = vec!["-y", "-o", &patience, "--allow-downgrades"];
+fn change(install: &[String], remove: &[String], lock_wait: u64) -> Result<Output, AgentError> {
+    let lock_timeout = lock_timeout(lock_wait);
+    let mut options = vec!["-y", "-o", &lock_timeout, "--allow-downgrades"];
     options.extend(["-o", "Dpkg::Options::=--force-confdef"]);
     options.extend(["-o", "Dpkg::Options::=--force-confold"]);
     if remove.is_empty() {
@@ -145,22 +164,22 @@ fn change(install: &[String], remove: &[String], lock_wait: u64) -> Result<Ended
     apt(&options, install, remove)
 }
 
-fn apt(options: &[&str], install: &[String], remove: &[String]) -> Result<Ended, AgentError> {
+fn apt(options: &[&str], install: &[String], remove: &[String]) -> Result<Output, AgentError> {
     let remove: Vec<String> = remove.iter().map(|name| format!("{name}-")).collect();
     let mut words = [&["apt-get", "-q"], options, &["install", "--"]].concat();
     words.extend(install.iter().chain(&remove).map(String::as_str));
     Ok(process::run(&words)?)
 }
 
-/// Returns what apt says is wrong, without what it says besides.
-fn complaint(ended: &Ended) -> String {
-    let lines: Vec<&str> = ended
+/// Returns the error lines of apt.
+fn apt_error(output: &Output) -> String {
+    let lines: Vec<&str> = output
         .err
         .lines()
         .filter_map(|line| line.strip_prefix("E: "))
         .collect();
     if lines.is_empty() {
-        ended.said()
+        output.reason()
     } else {
         lines.join("; ")
     }

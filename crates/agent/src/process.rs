@@ -1,5 +1,4 @@
-//! Programs of this machine, run to their end: without a shell, with an environment that does not
-//! depend on who started us, and with a deadline.
+//! Runs programs to completion: without a shell, with a fixed environment and a timeout.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Result as IoResult};
@@ -15,15 +14,15 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::clock;
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug, Default)]
-pub(crate) struct Ended {
-    /// Its exit code; `None` when a signal ended it.
+pub(crate) struct Output {
+    /// Its exit code; `None` if it was ended by a signal.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
-    /// Whether it was ended because it took too long.
-    pub(crate) too_long: bool,
+    /// Whether it was ended because it timed out.
+    pub(crate) timed_out: bool,
 }
 
 /// A program could not be run, or failed.
@@ -35,29 +34,36 @@ pub(crate) enum ProcessError {
         #[source]
         source: std::io::Error,
     },
-    #[error("`{command}` failed: {said}")]
-    Failed { command: String, said: String },
+    #[error("`{command}` failed: {reason}")]
+    Failed { command: String, reason: String },
 }
 
-/// How long a program may take: longer than any of them needs, so that one that hangs is ended
-/// some day. Packages may come over slow lines.
-const PATIENCE: Duration = Duration::from_secs(1800);
-/// How long a program may take to end when it is asked to.
-const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How often a program is started again while the machine has no process or memory left: a user can
-/// use them up, and seldom all the time.
-const STARTS: usize = 50;
-/// The pause between two starts, in milliseconds.
-const PAUSE: u64 = 100;
+/// How long a program may run. Long, since packages may be downloaded over slow lines.
+const TIMEOUT: Duration = Duration::from_secs(1800);
+/// How long a program may take to end after SIGTERM, and again after SIGKILL.
+const KILL_DELAY: Duration = Duration::from_secs(10);
+/// How often starting a program is tried while the machine is out of processes or memory, which a user
+/// can cause for a while.
+const MAX_STARTS: usize = 50;
+/// The pause between two attempts, in milliseconds.
+const START_PAUSE: u64 = 100;
 
 /// Runs a program.
-pub(crate) fn run(words: &[&str]) -> Result<Ended, ProcessError> {
-    run_within(words, [PATIENCE, LAST_WORDS, LAST_WORDS])
+pub(crate) fn run(words: &[&str]) -> Result<Output, ProcessError> {
+    tracing::debug!(command = ?words, "start");
+    let begun = clock::instant();
+    let output = run_within(words, [TIMEOUT, KILL_DELAY, KILL_DELAY])?;
+    // Its output may quote files, and is not logged.
+    let Output {
+        code, timed_out, ..
+    } = output;
+    tracing::debug!(program = words.first(), code, timed_out, elapsed = ?begun.elapsed(), "ended");
+    Ok(output)
 }
 
-/// Runs a program, which is asked to end after the first time and killed after the second. Without
-/// a thread, so that programs run also where the machine has no room for one.
-fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Ended, ProcessError> {
+/// Runs a program; SIGTERM is sent after the first wait, SIGKILL after the second. Uses no thread, so
+/// that programs also run when the machine is out of threads.
+fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Output, ProcessError> {
     let failed = |source| ProcessError::Start {
         program: words.first().unwrap_or(&"").to_string(),
         source,
@@ -81,9 +87,9 @@ fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Ended, ProcessErro
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // A group of its own, so that all of it can be ended.
+        // A process group of its own, so that its children can be ended too.
         .process_group(0);
-    let mut child = started(|| command.spawn()).map_err(failed)?;
+    let mut child = spawn_retrying(|| command.spawn()).map_err(failed)?;
     let group = Pid::from_child(&child);
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let mut pipes = [
@@ -91,36 +97,36 @@ fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Ended, ProcessErro
         Pipe::of(err.map(OwnedFd::from)),
     ];
     let mut signals = [Signal::TERM, Signal::KILL].into_iter();
-    let mut too_long = false;
+    let mut timed_out = false;
     for wait in waits {
-        if let Some(status) = ended(&mut child, &mut pipes, wait).map_err(failed)? {
+        if let Some(status) = wait_for(&mut child, &mut pipes, wait).map_err(failed)? {
             let [out, err] = pipes.map(|pipe| String::from_utf8_lossy(&pipe.text).into_owned());
-            return Ok(Ended {
+            return Ok(Output {
                 code: status.code(),
                 out,
                 err,
-                too_long,
+                timed_out,
             });
         }
-        too_long = true;
+        timed_out = true;
         if let Some(signal) = signals.next() {
             _ = kill_process_group(group, signal);
         }
     }
-    Ok(Ended {
-        too_long,
-        ..Ended::default()
+    Ok(Output {
+        timed_out,
+        ..Output::default()
     })
 }
 
-/// Starts a program, again when there is no room for it.
-fn started(mut start: impl FnMut() -> IoResult<Child>) -> IoResult<Child> {
-    for _ in 1..STARTS {
+/// Starts a program; tries again while there are not enough resources.
+fn spawn_retrying(mut start: impl FnMut() -> IoResult<Child>) -> IoResult<Child> {
+    for _ in 1..MAX_STARTS {
         match start() {
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory) =>
             {
-                clock::moment(PAUSE);
+                clock::sleep(START_PAUSE);
             }
             done => return done,
         }
@@ -128,7 +134,7 @@ fn started(mut start: impl FnMut() -> IoResult<Child>) -> IoResult<Child> {
     start()
 }
 
-/// What a program prints to.
+/// An output pipe of a program.
 struct Pipe {
     /// `None` once the other end is closed.
     file: Option<File>,
@@ -143,7 +149,7 @@ impl Pipe {
         }
     }
 
-    /// Reads what there is. Whoever calls knows that there is something, or the end.
+    /// Reads what is available. The pipe must be readable.
     fn read(&mut self) -> IoResult<()> {
         let Some(file) = &mut self.file else {
             return Ok(());
@@ -157,8 +163,8 @@ impl Pipe {
     }
 }
 
-/// Reads what a program prints until it has ended. `None` when that takes longer.
-fn ended(
+/// Reads the output of a program until it has ended. `None` if that takes too long.
+fn wait_for(
     child: &mut Child,
     pipes: &mut [Pipe; 2],
     within: Duration,
@@ -174,11 +180,11 @@ fn ended(
             .filter(|pipe| pipe.file.is_some())
             .collect();
         if open.is_empty() {
-            // Nearly all programs close these by ending.
+            // Most programs close their output only when they end.
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status));
             }
-            clock::moment(1);
+            clock::sleep(1);
             continue;
         }
         let ready: Vec<bool> = {
@@ -200,23 +206,23 @@ fn ended(
     }
 }
 
-/// Runs a program that must succeed, and returns what it printed.
-pub(crate) fn must(words: &[&str]) -> Result<String, ProcessError> {
-    let ended = run(words)?;
-    if ended.code == Some(0) {
-        return Ok(ended.out);
+/// Runs a program that must succeed, and returns its output.
+pub(crate) fn run_ok(words: &[&str]) -> Result<String, ProcessError> {
+    let output = run(words)?;
+    if output.code == Some(0) {
+        return Ok(output.out);
     }
     Err(ProcessError::Failed {
         command: words.join(" "),
-        said: ended.said(),
+        reason: output.reason(),
     })
 }
 
-impl Ended {
-    /// Returns what a failing program said last, in one line.
-    pub(crate) fn said(&self) -> String {
-        if self.too_long {
-            return "it took too long".to_owned();
+impl Output {
+    /// Returns why a program failed, in one line: the end of its error output.
+    pub(crate) fn reason(&self) -> String {
+        if self.timed_out {
+            return "timed out".to_owned();
         }
         let text = if self.err.trim().is_empty() {
             &self.out
@@ -243,37 +249,34 @@ impl Ended {
 mod tests {
     use std::time::Duration;
 
-    use super::{Command, ErrorKind, run, run_within, started};
+    use super::{Command, ErrorKind, run, run_within, spawn_retrying};
 
     #[test]
-    fn what_a_program_prints_is_read_from_both_sides_to_the_end() {
+    fn standard_output_and_error_are_read_completely() {
         let script = "head -c 300000 /dev/zero | tr '\\0' e >&2; head -c 300000 /dev/zero; exit 3";
-        let ended = run(&["sh", "-c", script]).unwrap();
-        assert_eq!((ended.code, ended.too_long), (Some(3), false));
-        assert_eq!((ended.out.len(), ended.err.len()), (300_000, 300_000));
-        assert!(ended.err.bytes().all(|byte| byte == b'e'));
+        let output = run(&["sh", "-c", script]).unwrap();
+        assert_eq!((output.code, output.timed_out), (Some(3), false));
+        assert_eq!((output.out.len(), output.err.len()), (300_000, 300_000));
+        assert!(output.err.bytes().all(|byte| byte == b'e'));
     }
 
     #[test]
-    fn a_program_that_takes_too_long_is_ended_with_all_that_it_started() {
+    fn a_program_that_times_out_is_ended_with_its_children() {
         let waits = [
             Duration::from_millis(50),
-            super::LAST_WORDS,
-            super::LAST_WORDS,
+            super::KILL_DELAY,
+            super::KILL_DELAY,
         ];
-        let ended = run_within(&["sh", "-c", "sleep 600 | sleep 600"], waits).unwrap();
-        assert_eq!((ended.code, ended.too_long), (None, true));
-        assert_eq!(ended.said(), "it took too long");
+        let output = run_within(&["sh", "-c", "sleep 600 | sleep 600"], waits).unwrap();
+        assert_eq!((output.code, output.timed_out), (None, true));
+        assert_eq!(output.reason(), "timed out");
     }
 
     #[test]
-    fn a_program_that_has_no_room_is_started_again_and_one_that_is_missing_is_not() {
+    fn starting_is_retried_without_resources_but_not_for_a_missing_program() {
         let mut n_starts = 0;
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test starts what is to be started again"
-        )]
-        let child = started(|| {
+        #[expect(clippy::disallowed_methods, reason = "the test starts a process")]
+        let child = spawn_retrying(|| {
             n_starts += 1;
             match n_starts {
                 1 => Err(ErrorKind::WouldBlock.into()),
@@ -283,7 +286,7 @@ mod tests {
         });
         assert!(child.unwrap().wait().unwrap().success());
         let mut n_starts = 0;
-        let missing = started(|| {
+        let missing = spawn_retrying(|| {
             n_starts += 1;
             Err(ErrorKind::NotFound.into())
         });

@@ -1,116 +1,122 @@
-//! Looking after the machine: one look, and what follows from it. No field is corrected against
-//! the policy, or again and again.
+//! One drift check: observe the machine, correct what the policy enforces, report the rest. Fields that
+//! change repeatedly are only reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_core::converge::{Change, ChangeCause, Decision, DriftState, Handling, OpenDrift};
+use homestak_core::converge::{Change, Decision, DriftState, Handling, OpenDrift};
 use homestak_core::error::chain;
 
-use crate::apply::{self, Observation, Quiet, Refused};
+use crate::apply::{self, NoObserver, Observation, Refused};
 use crate::converge::{compare, mark_complete};
 use crate::error::AgentError;
 use crate::spec::{self, Spec};
 use crate::state::drift;
 use crate::system::Machine;
-use crate::{clock, state, ui, undo};
+use crate::{clock, state, undo};
 
-/// So many fields of a resource are logged one by one; more are counted.
-const LOGGED: usize = 8;
+/// Fields of a resource that are logged individually; more are only counted.
+const MAX_LOGGED: usize = 8;
 
-/// Longer values are not put into a line.
-const SHORT: usize = 80;
+/// Longer values are not logged.
+const MAX_VALUE: usize = 80;
 
-/// What may be mended.
+/// Which drift is corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mends {
-    /// Everything that the policy mends: someone asked.
+pub(crate) enum Correction {
+    /// Everything that the policy enforces.
     All,
-    /// The same, but for what is held.
-    Most,
+    /// The same, except fields that are on hold because they changed or failed repeatedly.
+    NotHeld,
     /// Nothing.
     None,
 }
 
-/// What came of a look.
+/// The result of a drift check.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct CheckReport {
     pub(crate) changes: Vec<Change>,
-    pub(crate) mended: Vec<String>,
-    /// Why something could not be mended.
+    pub(crate) corrected: Vec<String>,
+    /// Why something could not be corrected.
     pub(crate) error: Option<AgentError>,
 }
 
-fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Observation, AgentError> {
+fn observe(spec: &Spec, held: &BTreeSet<String>) -> Result<Observation, AgentError> {
     let policy = spec.policy.with_held(held.iter().cloned());
-    apply::look(&Machine::default(), &policy.attach_to(&spec.wanted))
+    apply::observe(&Machine::default(), &policy.attach_to(&spec.wanted))
 }
 
 fn carry_out(
     spec: &Spec,
     held: &BTreeSet<String>,
-    look: Observation,
+    observation: Observation,
 ) -> Result<Refused, AgentError> {
     let policy = spec.policy.with_held(held.iter().cloned());
     let wanted = policy.attach_to(&spec.wanted);
-    // Nothing is confirmed: what is mended was confirmed before.
-    apply::carry_out(&mut Machine::waiting(LOCK_WAIT), &wanted, look, &mut Quiet)
+    // No confirmation: these values were confirmed when the spec was applied.
+    apply::carry_out(
+        &mut Machine::with_lock_wait(LOCK_WAIT),
+        &wanted,
+        observation,
+        &mut NoObserver,
+    )
 }
 
-/// How long another user of the package database is waited for, in seconds. The watch comes back.
+/// How long to wait for the lock of the package database, in seconds. The next check tries again.
 const LOCK_WAIT: u64 = 10;
 
 fn ids(changes: &[Change]) -> BTreeSet<String> {
     changes.iter().map(|change| change.id.clone()).collect()
 }
 
-fn enforced(look: &Observation) -> Vec<&Change> {
-    let changes = look.decision.changes.iter();
+fn enforced(observation: &Observation) -> Vec<&Change> {
+    let changes = observation.decision.changes.iter();
     let is_enforced = |change: &&Change| change.handling == Handling::Enforce;
     changes.filter(is_enforced).collect()
 }
 
-/// What a look may do.
+/// What a drift check may do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Charge {
-    pub(crate) mends: Mends,
-    /// Whether it says how the machine is: after a `config apply` that failed, that failure counts.
-    pub(crate) marks: bool,
+pub(crate) struct CheckOptions {
+    pub(crate) correct: Correction,
+    /// Whether it writes markers; a failed `config apply` keeps its marker.
+    pub(crate) write_marker: bool,
 }
 
-/// Looks, and mends what may be mended. Whoever calls has the turn.
-pub(crate) fn round(
+/// Observes the machine and corrects drift. The caller holds the run lock.
+pub(crate) fn check_and_correct(
     spec: &Spec,
     drift: &mut DriftState,
-    charge: Charge,
-) -> Result<Round, AgentError> {
-    let held = match charge.mends {
-        Mends::All => BTreeSet::new(),
-        Mends::Most | Mends::None => drift.held_fields(clock::both()),
+    options: CheckOptions,
+) -> Result<CheckReport, AgentError> {
+    let held = match options.correct {
+        Correction::All => BTreeSet::new(),
+        Correction::NotHeld | Correction::None => drift.held_fields(clock::now_and_uptime()),
     };
-    let look = look(spec, &held)?;
-    apply::require(&look.decision)?;
-    let new = drift.record_check(&look.decision.changes, clock::both());
+    let observation = observe(spec, &held)?;
+    apply::require(&observation.decision)?;
+    let new = drift.record_check(&observation.decision.changes, clock::now_and_uptime());
     let new: BTreeSet<String> = new.into_iter().collect();
-    drift.refused.clone_from(&look.decision.refused);
-    let mut round = Round {
-        changes: look.decision.changes.clone(),
-        ..Round::default()
+    drift.refused.clone_from(&observation.decision.refused);
+    let mut report = CheckReport {
+        changes: observation.decision.changes.clone(),
+        ..CheckReport::default()
     };
-    let only_named = round.changes.iter().filter(|change| {
-        let only_named = change.handling == Handling::Report || charge.mends == Mends::None;
-        only_named && new.contains(&change.id)
+    let only_reported = report.changes.iter().filter(|change| {
+        let only_reported =
+            change.handling == Handling::Report || options.correct == Correction::None;
+        only_reported && new.contains(&change.id)
     });
-    tell(only_named, "only reported");
-    if charge.mends == Mends::None {
-        return Ok(round);
+    log_changes(only_reported, "only reported");
+    if options.correct == Correction::None {
+        return Ok(report);
     }
-    if !enforced(&look).is_empty() {
-        // Seen is seen, whatever becomes of it.
+    if !enforced(&observation).is_empty() {
+        // Recorded before the correction, which may fail.
         drift::save(drift)?;
-        mend(spec, &held, look, drift, &mut round)?;
+        correct(spec, &held, observation, drift, &mut report)?;
     }
-    if !charge.marks {
-        return Ok(round);
+    if !options.write_marker {
+        return Ok(report);
     }
     let is_open = |id: &String| {
         drift
@@ -119,31 +125,31 @@ pub(crate) fn round(
             .is_some_and(|field| field.n_failures > 0)
     };
     let refused = apply::require_all(&drift.refused).err();
-    match (&round.error, &refused) {
+    match (&report.error, &refused) {
         (Some(error), _) | (None, Some(error)) => state::fail_in("run", error, &spec.name)?,
         (None, None) if drift.open.keys().any(is_open) => {}
         (None, None) => {
             mark_complete(spec)?;
         }
     }
-    Ok(round)
+    Ok(report)
 }
 
-fn mend(
+fn correct(
     spec: &Spec,
     held: &BTreeSet<String>,
-    look: Observation,
+    observation: Observation,
     drift: &mut DriftState,
-    round: &mut Round,
+    report: &mut CheckReport,
 ) -> Result<(), AgentError> {
-    drift::note_mending(true)?;
-    let mut wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
+    drift::set_correcting(true)?;
+    let mut wanted: Vec<Change> = enforced(&observation).into_iter().cloned().collect();
     let mut left = BTreeSet::new();
-    let done = if look.decision.steps.is_empty() {
-        // Something changed while it was looked at, so that what was seen does not fit together.
-        Err(AgentError::Unsettled(round.changes.clone()))
+    let done = if observation.decision.steps.is_empty() {
+        // The machine changed during the observation, which is inconsistent.
+        Err(AgentError::StillDiffers(report.changes.clone()))
     } else {
-        carry_out(spec, held, look)
+        carry_out(spec, held, observation)
     };
     match done {
         Ok(refused) => {
@@ -151,31 +157,29 @@ fn mend(
             drift.refused.extend(refused);
         }
         Err(error) => {
-            let changed = matches!(error, AgentError::Unsettled(_));
-            let (mut seen, still) = one_by_one(spec, held, changed)?;
+            let changed = matches!(error, AgentError::StillDiffers(_));
+            let (mut seen, still) = correct_separately(spec, held, changed)?;
             left = still;
-            round.error = Some(error);
-            // What was changed meanwhile is seen and corrected as well.
+            report.error = Some(error);
+            // Changes since the observation were corrected as well.
             let known = ids(&wanted);
             seen.retain(|change| !known.contains(&change.id));
             if !seen.is_empty() {
-                round.changes.extend(seen.iter().cloned());
-                drift.record_check(&round.changes, clock::both());
+                report.changes.extend(seen.iter().cloned());
+                drift.record_check(&report.changes, clock::now_and_uptime());
                 wanted.extend(seen);
             }
         }
     }
-    let now = clock::both();
-    let mended = wanted.iter().filter(|change| !left.contains(&change.id));
-    round.mended = mended.clone().map(|change| change.id.clone()).collect();
-    tell(mended, "mended");
-    for id in drift.record_corrected(&round.mended, now) {
+    let now = clock::now_and_uptime();
+    let corrected = wanted.iter().filter(|change| !left.contains(&change.id));
+    report.corrected = corrected.clone().map(|change| change.id.clone()).collect();
+    log_changes(corrected, "corrected");
+    for id in drift.record_corrected(&report.corrected, now) {
         let until = drift.held_until(&id, now);
-        ui::say(&format!(
-            "{id} is changed again and again, so it is only reported until {until:.0}"
-        ));
+        tracing::warn!(%id, "changes repeatedly; only reported until {until:.0}");
     }
-    let why = match &round.error {
+    let why = match &report.error {
         Some(error) => chain(error),
         None => String::new(),
     };
@@ -185,26 +189,23 @@ fn mend(
         let why = drift.refused.get(id).unwrap_or(&why).clone();
         drift.record_failed(std::slice::from_ref(id), &why, now);
         let until = drift.held_until(id, now);
-        ui::say(&format!(
-            "{id} could not be corrected, next attempt at {until:.0}: {why}"
-        ));
+        tracing::warn!(%id, reason = %why, "could not be corrected; next attempt at {until:.0}");
     }
     if left.is_empty() {
-        // What was in the way has gone.
-        round.error = None;
+        // All was corrected by the second attempt.
+        report.error = None;
     }
-    drift::note_mending(false)
+    drift::set_correcting(false)
 }
 
-/// Mends each resource for itself, so that one that cannot be mended does not keep the others from
-/// it. One alone is tried again when someone changed it meanwhile. Returns what was seen first, and
-/// what is left.
-fn one_by_one(
+/// Corrects each resource separately, so that one that fails does not prevent the others. A single one
+/// is only tried again if it was changed meanwhile. Returns the changes before, and the ids that remain.
+fn correct_separately(
     spec: &Spec,
     held: &BTreeSet<String>,
     changed: bool,
 ) -> Result<(Vec<Change>, BTreeSet<String>), AgentError> {
-    let seen = look(spec, held)?;
+    let seen = observe(spec, held)?;
     let seen: Vec<Change> = enforced(&seen).into_iter().cloned().collect();
     let resources: BTreeSet<&String> = seen.iter().map(|change| &change.resource).collect();
     if resources.len() > 1 || changed {
@@ -212,105 +213,104 @@ fn one_by_one(
             let others = seen.iter().filter(|other| other.resource != *resource);
             let mut all = held.clone();
             all.extend(others.map(|other| other.id.clone()));
-            // What cannot be mended is found by the last look.
-            _ = look(spec, &all).and_then(|look| carry_out(spec, &all, look).map(drop));
+            // Failures are found by the observation below.
+            _ = observe(spec, &all)
+                .and_then(|observation| carry_out(spec, &all, observation).map(drop));
         }
     }
-    let left = look(spec, held)?;
+    let left = observe(spec, held)?;
     let left = enforced(&left).into_iter();
     let left = left.map(|change| change.id.clone()).collect();
     Ok((seen, left))
 }
 
-/// Says what was found, with values that fit into a line.
-fn found(change: &Change) -> String {
-    let who = match change.cause {
-        ChangeCause::Node => "was changed",
-        ChangeCause::Spec | ChangeCause::FirstRun => "differs",
-    };
-    let fits = |text: &str| text.len() <= SHORT && !text.contains('\n');
-    if change.field.ends_with("content") || !fits(&change.expected) || !fits(&change.found) {
-        return format!("{} {who}", change.id);
-    }
-    let (is, should) = (&change.found, &change.expected);
-    format!("{} {who} (is {is}, should be {should})", change.id)
-}
-
-/// What came of one look that somebody asked for.
-pub(crate) struct Once {
+/// The result of `run --once`.
+pub(crate) struct OnceReport {
     pub(crate) spec: String,
-    pub(crate) round: Round,
+    pub(crate) report: CheckReport,
     /// What still differs.
     pub(crate) left: Vec<Change>,
-    /// Whether nothing is to be done about that.
+    /// Whether no difference is enforced.
     pub(crate) settled: bool,
 }
 
-/// Looks once.
-pub(crate) fn once() -> Result<Once, AgentError> {
-    let _turn = undo::turn()?;
-    let spec = spec::kept()?;
+/// Checks once.
+pub(crate) fn once() -> Result<OnceReport, AgentError> {
+    let _lock = undo::lock()?;
+    let spec = spec::current()?;
     let mut drift = drift::load();
-    let charge = Charge {
-        mends: Mends::All,
-        marks: true,
+    let options = CheckOptions {
+        correct: Correction::All,
+        write_marker: true,
     };
-    let round = round(&spec, &mut drift, charge);
+    let report = check_and_correct(&spec, &mut drift, options);
     drift::save(&drift)?;
-    let mut round = round?;
-    if let Some(error) = round.error.take() {
+    let mut report = report?;
+    if let Some(error) = report.error.take() {
         return Err(error);
     }
     apply::require_all(&drift.refused)?;
-    // Whoever asks for the spec would get this as well.
+    // What `config apply` would change.
     let (decision, left) = compare(&spec)?;
-    Ok(Once {
+    Ok(OnceReport {
         settled: decision.is_converged(),
         spec: spec.name,
-        round,
+        report,
         left,
     })
 }
 
-/// Decides what a look would mend, and mends nothing.
+/// Decides what a check would correct.
 pub(crate) fn decide(spec: &Spec) -> Result<Decision, AgentError> {
-    Ok(look(spec, &BTreeSet::new())?.decision)
+    Ok(observe(spec, &BTreeSet::new())?.decision)
 }
 
-/// Logs what was done about changes: one line each, or one for a resource of which many differ. A
-/// user who writes many keys does not fill the log.
-fn tell<'a>(changes: impl Iterator<Item = &'a Change>, what: &str) {
+/// Logs changes: one line each, or one for a resource with many. A user who writes many keys must not
+/// flood the log.
+fn log_changes<'a>(changes: impl Iterator<Item = &'a Change>, action: &str) {
     let mut all: BTreeMap<&str, Vec<&Change>> = BTreeMap::new();
     for change in changes {
         all.entry(&change.resource).or_default().push(change);
     }
     for (resource, changes) in all {
-        if changes.len() > LOGGED {
-            ui::say(&format!("{resource}: {} fields: {what}", changes.len()));
+        if changes.len() > MAX_LOGGED {
+            tracing::info!(resource, fields = changes.len(), "{action}");
             continue;
         }
         for change in changes {
-            ui::say(&format!("{}: {what}", found(change)));
+            let Change {
+                id,
+                field,
+                expected,
+                found,
+                ..
+            } = change;
+            let fits = |text: &str| text.len() <= MAX_VALUE && !text.contains('\n');
+            if field.ends_with("content") || !fits(expected) || !fits(found) {
+                tracing::info!(%id, "{action}");
+            } else {
+                tracing::info!(%id, %found, %expected, "{action}");
+            }
         }
     }
 }
 
-/// Tells whether something differs that should not, or that is not corrected.
+/// Tells whether there is drift that is not corrected.
 pub(crate) fn differs(drift: &DriftState) -> bool {
-    let held = drift.held_fields(clock::both());
+    let held = drift.held_fields(clock::now_and_uptime());
     let is_left = |(id, open): (&String, &OpenDrift)| {
         open.handling == Handling::Enforce || open.error.is_some() || held.contains(id)
     };
     drift.error.is_some() || !drift.refused.is_empty() || drift.open.iter().any(is_left)
 }
 
-/// Says in a few lines what is watched and what differs.
+/// Describes the watch and the drift, for `status`.
 pub(crate) fn summary(drift: &DriftState, watched: bool) -> String {
     let mut lines = String::new();
     match (&drift.error, watched) {
         (None, true) => lines += "watched\n",
         (Some(trouble), true) => {
-            lines += &format!("watched, but not everything is corrected: {trouble}\n");
+            lines += &format!("watched, but drift is not fully corrected: {trouble}\n");
         }
         (Some(trouble), false) => lines += &format!("{trouble}\n"),
         (None, false) => {}
@@ -322,8 +322,8 @@ pub(crate) fn summary(drift: &DriftState, watched: bool) -> String {
             continue;
         }
         let what = match (why, open.handling) {
-            (Some(why), _) => format!("could not be mended: {why}"),
-            (None, Handling::Enforce) => "is to be mended".to_owned(),
+            (Some(why), _) => format!("could not be corrected: {why}"),
+            (None, Handling::Enforce) => "to be corrected".to_owned(),
             (None, Handling::Report | Handling::Ignore) => "only reported".to_owned(),
         };
         lines += &format!("{id} differs since {:.0}: {what}\n", open.first_seen);

@@ -14,13 +14,13 @@ pub(crate) struct Spec {
     pub(crate) text: String,
     pub(crate) wanted: Vec<Resource>,
     pub(crate) name: String,
-    /// What a machine that looks after itself does about differences.
+    /// How the watch handles differences.
     pub(crate) policy: Policy,
-    /// How often it looks, in seconds.
+    /// The interval of its periodic check, in seconds.
     pub(crate) check_interval: u64,
 }
 
-/// Reads the spec at a path, `-` being standard input; without one, the one that was fetched or kept.
+/// Reads the spec at a path, `-` for standard input; by default the fetched one, else the current one.
 pub(crate) fn read(path: Option<&Path>) -> Result<Spec, AgentError> {
     let path = path.map_or_else(state::next_spec, Path::to_owned);
     let shown = path.display().to_string();
@@ -33,12 +33,12 @@ pub(crate) fn read(path: Option<&Path>) -> Result<Spec, AgentError> {
     }
 }
 
-/// Reads the spec that is kept.
-pub(crate) fn kept() -> Result<Spec, AgentError> {
-    read(Some(&state::place(state::SPEC)))
+/// Reads the current spec.
+pub(crate) fn current() -> Result<Spec, AgentError> {
+    read(Some(&state::file(state::SPEC)))
 }
 
-/// Reads the text of a spec.
+/// Parses a spec.
 pub(crate) fn parse(shown: &str, text: String) -> Result<Spec, AgentError> {
     let mut sources = Sources::default();
     let (spec, faults) = node_spec::read(shown, &text, &mut sources);
@@ -70,7 +70,7 @@ pub(crate) fn parse(shown: &str, text: String) -> Result<Spec, AgentError> {
 }
 
 impl Spec {
-    /// Tells whether the machine is to be watched.
+    /// Tells whether the spec requires the watch.
     pub(crate) fn wants_watch(&self) -> bool {
         let is_watch = |resource: &Resource| matches!(resource, Resource::Service { unit, .. } if unit == UNIT);
         self.wanted.iter().any(is_watch)

@@ -1,7 +1,7 @@
-//! The machine as converging sees it: everything that `apply` reads and changes.
+//! The interface between `apply` and the machine.
 //!
-//! [`Machine`] is the real one; behind it are programs, files and packages. The tests of `apply` have
-//! one that is data, which dies, fails and moves on its own as a test wants it to.
+//! [`Machine`] is the real one. The tests of `apply` have a simulated one, which they can kill, make
+//! fail or change at any call.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,63 +10,71 @@ use homestak_core::converge::{FactScope, Facts, Resource, State, Step};
 
 use crate::error::AgentError;
 use crate::files::Staged;
-use crate::packages::{self, Fault};
-use crate::service::Before;
-use crate::{act, clock, gather, path, sound, state};
+use crate::packages::{self, PackageError};
+use crate::service::ServiceFiles;
+use crate::{clock, config_check, facts, path, state, step};
 
-/// What a machine can be asked, and what can be done to it.
+/// Everything that `apply` reads and changes.
 pub(crate) trait System {
-    /// Looks at the machine.
+    /// Observes the machine.
     fn facts(&self, scope: &FactScope) -> Result<Facts, AgentError>;
-    /// Returns what is wrong with files that steps would write.
-    fn faults(&self, steps: &[Step]) -> Result<Vec<String>, AgentError>;
-    /// Tells whether someone else than root can change what is at a path.
+    /// Returns the errors in configuration files that steps would write.
+    fn config_errors(&self, steps: &[Step]) -> Result<Vec<String>, AgentError>;
+    /// Tells whether anyone but root can change what is at a path.
     fn is_users(&self, path: &str) -> bool;
-    /// Waits for what changes by itself.
-    fn pause(&mut self);
+    /// Waits a moment for units and the network to settle.
+    fn wait(&mut self);
 
-    /// Returns what is remembered.
-    fn recall(&self) -> Result<State, AgentError>;
-    /// Remembers, whatever happens next.
-    fn remember(&mut self, state: &State) -> Result<(), AgentError>;
-    /// Withdraws the marker of success: the machine is about to be changed.
-    fn begin(&mut self) -> Result<(), AgentError>;
+    /// Returns the recorded state.
+    fn load_state(&self) -> Result<State, AgentError>;
+    /// Records the state durably.
+    fn save_state(&mut self, state: &State) -> Result<(), AgentError>;
+    /// Removes the marker of success, before the first change.
+    fn remove_marker(&mut self) -> Result<(), AgentError>;
 
-    /// Finishes a transaction that was cut off, and finds out whether removals remove anything else.
+    /// Finishes an interrupted transaction, and checks that no other packages would be removed.
     fn prepare_packages(
         &mut self,
         install: &[String],
         remove: &[String],
-        cut_off: bool,
+        interrupted: bool,
     ) -> Result<(), AgentError>;
     /// Installs and removes packages in one transaction.
-    fn change_packages(&mut self, install: &[String], remove: &[String]) -> Result<(), Fault>;
+    fn change_packages(
+        &mut self,
+        install: &[String],
+        remove: &[String],
+    ) -> Result<(), PackageError>;
 
-    /// Keeps the files that units read and steps write.
-    fn keep(&mut self, wanted: &[Resource], steps: &[Step], facts: &Facts);
-    /// Writes the files of steps beside their places, and checks them.
+    /// Copies the files that units read and steps write.
+    fn back_up(&mut self, wanted: &[Resource], steps: &[Step], facts: &Facts);
+    /// Stages the files of steps, and checks them.
     fn stage(&mut self, steps: &[&Step]) -> Result<(), AgentError>;
-    /// Returns the paths that a user kept from being written or deleted, and how.
+    /// Returns the paths that a user prevented from being written or deleted, and the reasons.
     fn skipped(&self) -> &BTreeMap<String, String>;
-    /// Does a step. Harmless when it is done twice.
-    fn act(&mut self, step: &Step) -> Result<(), AgentError>;
-    /// Returns an error when a unit does not run with its new files, which are put back then.
-    fn judge(&self, steps: &[Step], done: Result<(), AgentError>) -> Result<(), AgentError>;
+    /// Executes a step. Can be repeated.
+    fn execute(&mut self, step: &Step) -> Result<(), AgentError>;
+    /// Returns an error if a unit fails with its new files, after restoring the old ones.
+    fn restore_rejected(
+        &self,
+        steps: &[Step],
+        done: Result<(), AgentError>,
+    ) -> Result<(), AgentError>;
 }
 
-/// The machine that this program runs on. One value serves one run: files that are staged and not
-/// moved are removed with it.
+/// The machine that this program runs on, for one run: staged files that were not moved into place are
+/// removed when it is dropped.
 #[derive(Default)]
 pub(crate) struct Machine {
-    /// How long another user of the package database is waited for, in seconds.
+    /// How long to wait for the lock of the package database, in seconds.
     lock_wait: u64,
     staged: Staged,
-    read: Before,
+    service_files: ServiceFiles,
 }
 
 impl Machine {
-    /// The machine of a run that waits so many seconds for the package database.
-    pub(crate) fn waiting(lock_wait: u64) -> Self {
+    /// Sets how long to wait for the lock of the package database, in seconds.
+    pub(crate) fn with_lock_wait(lock_wait: u64) -> Self {
         Self {
             lock_wait,
             ..Self::default()
@@ -76,30 +84,30 @@ impl Machine {
 
 impl System for Machine {
     fn facts(&self, scope: &FactScope) -> Result<Facts, AgentError> {
-        gather::gather(scope)
+        facts::collect(scope)
     }
 
-    fn faults(&self, steps: &[Step]) -> Result<Vec<String>, AgentError> {
-        sound::faults(steps)
+    fn config_errors(&self, steps: &[Step]) -> Result<Vec<String>, AgentError> {
+        config_check::errors(steps)
     }
 
     fn is_users(&self, path: &str) -> bool {
         path::is_users(Path::new(path))
     }
 
-    fn pause(&mut self) {
-        clock::moment(200);
+    fn wait(&mut self) {
+        clock::sleep(200);
     }
 
-    fn recall(&self) -> Result<State, AgentError> {
+    fn load_state(&self) -> Result<State, AgentError> {
         state::load()
     }
 
-    fn remember(&mut self, state: &State) -> Result<(), AgentError> {
+    fn save_state(&mut self, state: &State) -> Result<(), AgentError> {
         state::save(state)
     }
 
-    fn begin(&mut self) -> Result<(), AgentError> {
+    fn remove_marker(&mut self) -> Result<(), AgentError> {
         state::remove(state::COMPLETE)
     }
 
@@ -107,23 +115,27 @@ impl System for Machine {
         &mut self,
         install: &[String],
         remove: &[String],
-        cut_off: bool,
+        interrupted: bool,
     ) -> Result<(), AgentError> {
-        if cut_off {
-            packages::finish(self.lock_wait)?;
+        if interrupted {
+            packages::finish_interrupted(self.lock_wait)?;
         }
         if remove.is_empty() {
             return Ok(());
         }
-        packages::rehearse(install, remove, self.lock_wait)
+        packages::check_removals(install, remove, self.lock_wait)
     }
 
-    fn change_packages(&mut self, install: &[String], remove: &[String]) -> Result<(), Fault> {
+    fn change_packages(
+        &mut self,
+        install: &[String],
+        remove: &[String],
+    ) -> Result<(), PackageError> {
         packages::transact(install, remove, self.lock_wait)
     }
 
-    fn keep(&mut self, wanted: &[Resource], steps: &[Step], facts: &Facts) {
-        self.read = Before::of(wanted, steps, facts);
+    fn back_up(&mut self, wanted: &[Resource], steps: &[Step], facts: &Facts) {
+        self.service_files = ServiceFiles::of(wanted, steps, facts);
     }
 
     fn stage(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
@@ -134,12 +146,16 @@ impl System for Machine {
         self.staged.skipped()
     }
 
-    fn act(&mut self, step: &Step) -> Result<(), AgentError> {
-        act::act(step, &mut self.staged)
+    fn execute(&mut self, step: &Step) -> Result<(), AgentError> {
+        step::execute(step, &mut self.staged)
     }
 
-    fn judge(&self, steps: &[Step], done: Result<(), AgentError>) -> Result<(), AgentError> {
-        done.and_then(|()| self.read.require_running(steps))
-            .map_err(|first| self.read.judge(first))
+    fn restore_rejected(
+        &self,
+        steps: &[Step],
+        done: Result<(), AgentError>,
+    ) -> Result<(), AgentError> {
+        done.and_then(|()| self.service_files.require_running(steps))
+            .map_err(|first| self.service_files.restore(first))
     }
 }

@@ -1,4 +1,4 @@
-//! The terminal: data goes to stdout, everything else to stderr. Only commands use it.
+//! The terminal: data goes to stdout, messages to stderr.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -7,20 +7,19 @@ use std::process::ExitCode;
 use homestak_core::foreign::{ForeignText, escape, escape_json};
 use serde_json::{Value, json};
 
-/// Prints arguments that could not be understood, or the help that was asked for.
+/// Prints a usage error, or the requested help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Prints data. A reader that has gone away is no error. Whatever is in it, a terminal obeys none
-/// of it.
+/// Prints data without control characters. A closed pipe is not an error.
 pub(crate) fn data(text: &str) {
-    _ = delivered(&escape(text));
+    _ = write_all(&escape(text));
 }
 
-/// Prints data as it is. It must arrive, unless its reader has gone away.
-pub(crate) fn delivered(text: &str) -> std::io::Result<()> {
+/// Prints data unchanged. A closed pipe is not an error.
+pub(crate) fn write_all(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
@@ -28,17 +27,17 @@ pub(crate) fn delivered(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Prints a result as JSON: `kind` and `version` first, so that readers can tell.
+/// Prints a result as JSON, `kind` and `version` first.
 pub(crate) fn json(kind: &str, body: Value) {
     let mut whole = json!({ "kind": kind, "version": 1 });
     if let (Some(whole), Value::Object(body)) = (whole.as_object_mut(), body) {
         whole.extend(body);
     }
     escape_json(&mut whole, ForeignText::lines);
-    _ = delivered(&format!("{whole:#}\n"));
+    _ = write_all(&format!("{whole:#}\n"));
 }
 
-/// Reads a file that an argument names; `-` is standard input.
+/// Reads a file, or standard input for `-`.
 pub(crate) fn read(path: &Path) -> std::io::Result<String> {
     if path == Path::new("-") {
         let mut text = String::new();
@@ -47,13 +46,13 @@ pub(crate) fn read(path: &Path) -> std::io::Result<String> {
     fs_err::read_to_string(path)
 }
 
-/// Says something.
-pub(crate) fn say(text: &str) {
+/// Prints a message to stderr.
+pub(crate) fn message(text: &str) {
     let mut out = std::io::stderr().lock();
     _ = writeln!(out, "{}", escape(text));
 }
 
-/// Prints a line of data. Tells whether the reader is still there.
+/// Prints a line of data. Returns false if the pipe is closed.
 pub(crate) fn line(text: &str) -> bool {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()

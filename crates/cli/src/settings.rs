@@ -85,6 +85,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "File with the authority of the server (PEM), for `spec get` and `config fetch`.",
     ),
     (
+        "HOMESTAK_LOG",
+        "Log level of `homestak-agent`: `error`, `info`, `debug` or `trace`; `-v`, `-vv` and `-vvv` can raise it.",
+    ),
+    (
         "JOURNAL_STREAM",
         "Set by systemd for services that log to its journal: log lines have a priority and no time then.",
     ),

@@ -1,31 +1,31 @@
-//! Converging on a machine that is data: it dies, fails or moves where a test wants it to.
+//! Runs on a simulated machine, which is killed, fails or changes where a test wants it to.
 
 use homestak_core::converge::{FileFact, PackageFact, SystemFact, UnitFact, UserFact};
 
 use super::*;
-use crate::packages::Fault;
+use crate::packages::PackageError;
 
 const UNIT: &str = "web.service";
 
-/// A machine that is data.
+/// A simulated machine.
 #[derive(Default)]
 struct Model {
     facts: Facts,
     state: State,
     /// The files that the unit had read when it was last started.
     loaded: BTreeMap<String, FileFact>,
-    /// What was done, in words.
+    /// The calls so far.
     calls: Vec<String>,
-    /// After so many calls it is dead.
-    dies_after: Option<usize>,
+    /// The run is killed after this many calls.
+    killed_after: Option<usize>,
     /// The call that fails.
     fails: &'static str,
-    /// How packages fail: whether any was touched.
+    /// Packages fail: whether any was changed.
     packages_fail: Option<bool>,
-    /// So often the unit is seen on its way after its start.
+    /// How often the unit is observed as activating after its start.
     n_starting: usize,
-    /// A path of a user who writes it again at once.
-    users: &'static str,
+    /// A path that its user overwrites at once.
+    contested: &'static str,
     skipped: BTreeMap<String, String>,
 }
 
@@ -45,21 +45,21 @@ impl Model {
         }
     }
 
-    fn call(&mut self, words: &str) -> Result<(), AgentError> {
-        if self.dies_after == Some(self.calls.len()) {
+    fn call(&mut self, call: &str) -> Result<(), AgentError> {
+        if self.killed_after == Some(self.calls.len()) {
             return Err(AgentError::Killed);
         }
-        self.calls.push(words.to_owned());
-        if self.fails == words {
-            let (step, said) = (words.to_owned(), "no".to_owned());
-            return Err(AgentError::Step { step, said });
+        self.calls.push(call.to_owned());
+        if self.fails == call {
+            let (step, reason) = (call.to_owned(), "no".to_owned());
+            return Err(AgentError::Step { step, reason });
         }
         Ok(())
     }
 
     fn converge(&mut self, wanted: &[Resource]) -> Result<Refused, AgentError> {
-        let look = look(self, wanted)?;
-        carry_out(self, wanted, look, &mut Quiet)
+        let observation = observe(self, wanted)?;
+        carry_out(self, wanted, observation, &mut NoObserver)
     }
 
     fn start(&mut self, unit: &str) {
@@ -77,52 +77,52 @@ impl System for Model {
         Ok(self.facts.clone())
     }
 
-    fn faults(&self, _: &[Step]) -> Result<Vec<String>, AgentError> {
+    fn config_errors(&self, _: &[Step]) -> Result<Vec<String>, AgentError> {
         Ok(Vec::new())
     }
 
     fn is_users(&self, path: &str) -> bool {
-        path == self.users
+        path == self.contested
     }
 
-    fn pause(&mut self) {
-        self.calls.push("pause".to_owned());
+    fn wait(&mut self) {
+        self.calls.push("wait".to_owned());
         self.n_starting -= 1;
         self.start(UNIT);
     }
 
-    fn recall(&self) -> Result<State, AgentError> {
+    fn load_state(&self) -> Result<State, AgentError> {
         Ok(self.state.clone())
     }
 
-    fn remember(&mut self, state: &State) -> Result<(), AgentError> {
-        self.call("remember")?;
+    fn save_state(&mut self, state: &State) -> Result<(), AgentError> {
+        self.call("save state")?;
         self.state = state.clone();
         Ok(())
     }
 
-    fn begin(&mut self) -> Result<(), AgentError> {
-        self.call("begin")
+    fn remove_marker(&mut self) -> Result<(), AgentError> {
+        self.call("remove marker")
     }
 
     fn prepare_packages(
         &mut self,
         _: &[String],
         _: &[String],
-        cut_off: bool,
+        interrupted: bool,
     ) -> Result<(), AgentError> {
-        if cut_off {
+        if interrupted {
             self.call("finish packages")?;
             self.facts.dpkg_errors.clear();
         }
         Ok(())
     }
 
-    fn change_packages(&mut self, install: &[String], _: &[String]) -> Result<(), Fault> {
+    fn change_packages(&mut self, install: &[String], _: &[String]) -> Result<(), PackageError> {
         if let Some(begun) = self.packages_fail.take() {
             self.facts.dpkg_errors = if begun { "web is half installed" } else { "" }.to_owned();
             let error = AgentError::Packages("no".to_owned());
-            return Err(Fault { error, begun });
+            return Err(PackageError { error, begun });
         }
         self.call("packages")?;
         for name in install {
@@ -140,13 +140,13 @@ impl System for Model {
         Ok(())
     }
 
-    fn keep(&mut self, _: &[Resource], _: &[Step], _: &Facts) {}
+    fn back_up(&mut self, _: &[Resource], _: &[Step], _: &Facts) {}
 
     fn stage(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
         for step in steps {
             if let Step::Write { owner, .. } = step {
                 let is_known = owner == "root" || self.facts.users.contains_key(owner);
-                assert!(is_known, "there is no {owner} yet");
+                assert!(is_known, "user {owner} does not exist yet");
             }
         }
         self.call("stage")
@@ -156,7 +156,7 @@ impl System for Model {
         &self.skipped
     }
 
-    fn act(&mut self, step: &Step) -> Result<(), AgentError> {
+    fn execute(&mut self, step: &Step) -> Result<(), AgentError> {
         self.call(&step.description())?;
         match step.clone() {
             Step::CreateUser { name, shell } => {
@@ -175,7 +175,7 @@ impl System for Model {
                 owner,
                 group,
             } => {
-                let content = match path == self.users {
+                let content = match path == self.contested {
                     true => "of the user".to_owned(),
                     false => content,
                 };
@@ -197,7 +197,7 @@ impl System for Model {
         Ok(())
     }
 
-    fn judge(&self, _: &[Step], done: Result<(), AgentError>) -> Result<(), AgentError> {
+    fn restore_rejected(&self, _: &[Step], done: Result<(), AgentError>) -> Result<(), AgentError> {
         done
     }
 }
@@ -213,7 +213,7 @@ fn file(path: &str, owner: &str) -> Resource {
     }
 }
 
-/// A package that brings a service, and a user.
+/// A package with a service, and a user.
 fn service() -> Vec<Resource> {
     vec![
         Resource::Package {
@@ -231,65 +231,65 @@ fn service() -> Vec<Resource> {
 }
 
 /// The same with files that the service reads.
-fn site() -> Vec<Resource> {
+fn service_with_files() -> Vec<Resource> {
     let files = [file("/etc/web.conf", "root"), file("/srv/alice", "alice")];
     [service(), files.to_vec()].concat()
 }
 
 #[test]
-fn a_run_that_died_after_any_call_is_finished_by_the_next() {
+fn a_run_killed_after_any_call_is_finished_by_the_next() {
     let mut whole = Model::new();
     whole.converge(&service()).unwrap();
     let before = whole.calls.len();
-    whole.converge(&site()).unwrap();
+    whole.converge(&service_with_files()).unwrap();
     let n_calls = whole.calls.len();
-    for dies_after in 0..n_calls {
+    for killed_after in 0..n_calls {
         let mut model = Model::new();
-        model.dies_after = Some(dies_after);
+        model.killed_after = Some(killed_after);
         if model.converge(&service()).is_ok() {
-            assert!(dies_after >= before);
-            model.converge(&site()).unwrap_err();
+            assert!(killed_after >= before);
+            model.converge(&service_with_files()).unwrap_err();
         }
-        model.dies_after = None;
-        model.converge(&site()).unwrap();
+        model.killed_after = None;
+        model.converge(&service_with_files()).unwrap();
         let calls = model.calls.join(", ");
         assert_eq!(model.facts, whole.facts, "{calls}");
         assert_eq!(model.state, whole.state, "{calls}");
         assert_eq!(model.loaded, whole.loaded, "{calls}");
         let n_calls = model.calls.len();
-        model.converge(&site()).unwrap();
-        assert_eq!(model.calls.len(), n_calls, "nothing is left to do");
+        model.converge(&service_with_files()).unwrap();
+        assert_eq!(model.calls.len(), n_calls, "the next run changes nothing");
     }
 }
 
 #[test]
-fn packages_that_cannot_be_had_leave_what_is_remembered_and_nothing_else_is_done() {
+fn unavailable_packages_leave_the_state_unchanged_and_end_the_run() {
     let mut model = Model::new();
     model.packages_fail = Some(false);
-    let error = model.converge(&site()).unwrap_err();
+    let error = model.converge(&service_with_files()).unwrap_err();
     assert!(matches!(error, AgentError::Packages(_)), "{error:?}");
     assert_eq!(model.state, State::default());
-    assert_eq!(model.calls, ["begin", "remember", "remember"]);
+    assert_eq!(model.calls, ["remove marker", "save state", "save state"]);
 }
 
 #[test]
-fn packages_that_were_half_installed_are_finished_before_anything_else() {
+fn interrupted_packages_are_finished_first() {
     let mut model = Model::new();
     model.packages_fail = Some(true);
-    model.converge(&site()).unwrap_err();
+    model.converge(&service_with_files()).unwrap_err();
     assert!(model.state.in_packages);
     model.calls.clear();
-    model.converge(&site()).unwrap();
+    model.converge(&service_with_files()).unwrap();
     assert_eq!(model.calls[0], "finish packages");
     assert!(!model.state.in_packages);
 }
 
 #[test]
-fn a_step_that_fails_names_what_was_done_and_what_is_left() {
+fn a_failed_step_reports_completed_and_remaining_steps() {
     let mut model = Model::new();
     model.fails = "enable web.service";
-    let error = model.converge(&site()).unwrap_err();
-    let AgentError::Halfway { first, done, left } = error else {
+    let error = model.converge(&service_with_files()).unwrap_err();
+    let AgentError::Incomplete { first, done, left } = error else {
         panic!("{error:?}");
     };
     assert_eq!(first.to_string(), "enable web.service: no");
@@ -299,23 +299,23 @@ fn a_step_that_fails_names_what_was_done_and_what_is_left() {
 }
 
 #[test]
-fn a_service_that_is_on_its_way_is_waited_for() {
+fn a_service_that_is_activating_is_waited_for() {
     let mut model = Model::new();
     model.n_starting = 3;
-    model.converge(&site()).unwrap();
-    let n_pauses = model.calls.iter().filter(|call| *call == "pause").count();
-    assert_eq!(n_pauses, 3);
+    model.converge(&service_with_files()).unwrap();
+    let n_waits = model.calls.iter().filter(|call| *call == "wait").count();
+    assert_eq!(n_waits, 3);
     let mut model = Model::new();
-    model.n_starting = LOOKS;
-    let error = model.converge(&site()).unwrap_err();
-    assert!(matches!(error, AgentError::Unsettled(_)), "{error:?}");
+    model.n_starting = MAX_CHECKS;
+    let error = model.converge(&service_with_files()).unwrap_err();
+    assert!(matches!(error, AgentError::StillDiffers(_)), "{error:?}");
 }
 
 #[test]
-fn a_file_that_its_user_changes_meanwhile_is_refused_and_everything_else_is_done() {
+fn a_file_changed_by_its_user_meanwhile_is_refused_and_everything_else_is_done() {
     let mut model = Model::new();
-    model.users = "/srv/alice";
-    let refused = model.converge(&site()).unwrap();
+    model.contested = "/srv/alice";
+    let refused = model.converge(&service_with_files()).unwrap();
     let why = "it was changed while it was written".to_owned();
     let id = "file:/srv/alice/content".to_owned();
     assert_eq!(refused, BTreeMap::from([(id, why)]));
@@ -323,8 +323,8 @@ fn a_file_that_its_user_changes_meanwhile_is_refused_and_everything_else_is_done
 }
 
 #[test]
-fn files_below_the_home_of_a_new_user_wait_for_it_whoever_owns_them() {
-    let made = BTreeSet::from(["alice"]);
+fn files_in_the_home_of_a_new_user_are_staged_after_the_user_is_created() {
+    let created = BTreeSet::from(["alice"]);
     for (path, owner, expected) in [
         ("/home/alice/.config/app", "root", true),
         ("/srv/alice", "alice", true),
@@ -338,6 +338,6 @@ fn files_below_the_home_of_a_new_user_wait_for_it_whoever_owns_them() {
             owner: owner.to_owned(),
             group: owner.to_owned(),
         };
-        assert_eq!(waits(&write, &made), expected, "{path}");
+        assert_eq!(needs_user(&write, &created), expected, "{path}");
     }
 }

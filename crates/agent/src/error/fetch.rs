@@ -1,62 +1,62 @@
-//! Why a spec could not be fetched, which exit code that has, and whether another attempt may
-//! help. Never contains the token, or more of a server's text than fits into a line.
+//! Why a spec could not be fetched, with exit code and hint. Contains neither the token nor long texts of
+//! a server.
 
 use homestak_api::trust::TrustError;
 
 /// Why a spec could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    #[error("no server is named")]
+    #[error("no server is configured")]
     NoServer,
-    #[error("there is no provisioning token")]
+    #[error("no provisioning token")]
     NoToken,
-    #[error("the provisioning token is not one word of text")]
+    #[error("the provisioning token is not a single word")]
     WrongToken,
     #[error("read the provisioning token")]
     TokenFile(#[source] std::io::Error),
-    #[error("only root can keep a spec")]
+    #[error("storing a spec requires root")]
     NotRoot,
-    #[error("`{0}` cannot be the name of a machine")]
+    #[error("`{0}` is not a valid machine name")]
     Identity(String),
-    #[error("`{0}` is not the address of a server")]
+    #[error("`{0}` is not a valid server URL")]
     Address(String),
-    #[error("the fingerprint is not that of a SHA-256")]
+    #[error("the fingerprint is not a SHA-256 fingerprint")]
     Fingerprint,
-    #[error("read the authority of the server")]
+    #[error("read the CA certificate")]
     AuthorityFile(#[source] std::io::Error),
     #[error("trust the server")]
     Trust(#[source] TrustError),
     #[error("set up the client: {0}")]
     Setup(String),
-    #[error("{server} shows a certificate that is not trusted: {why}")]
+    #[error("the certificate of {server} is not trusted: {why}")]
     Certificate { server: String, why: String },
-    #[error("{server} was not reached{}: {why}", times(*.attempts))]
+    #[error("{server} is unreachable{}: {why}", times(*.attempts))]
     Unreachable {
         server: String,
         attempts: u32,
         why: String,
     },
-    #[error("{server} refused with {status}{}", said(.code, .message))]
+    #[error("{server} refused with {status}{}", server_message(.code, .message))]
     Refused {
         server: String,
         status: u16,
         code: String,
         message: String,
     },
-    #[error("the server's answer is no spec: {}", brief(&.0.join("; ")))]
+    #[error("the server's response is not a spec: {}", brief(&.0.join("; ")))]
     NoSpec(Vec<String>),
-    #[error("the server sent the spec of `{}`, and this is `{identity}`", brief(.name))]
-    Another { name: String, identity: String },
+    #[error("the server sent the spec of `{}`, but this machine is `{identity}`", brief(.name))]
+    WrongIdentity { name: String, identity: String },
 }
 
 fn times(attempts: u32) -> String {
     match attempts {
         1 => String::new(),
-        n => format!(" in {n} attempts"),
+        n => format!(" after {n} attempts"),
     }
 }
 
-fn said(code: &str, message: &str) -> String {
+fn server_message(code: &str, message: &str) -> String {
     let words = format!("{code} {message}");
     match words.trim() {
         "" => String::new(),
@@ -64,7 +64,7 @@ fn said(code: &str, message: &str) -> String {
     }
 }
 
-/// A server is not trusted to be brief, nor with a terminal.
+/// Limits the text of a server to one short line.
 fn brief(words: &str) -> String {
     let plain = words.chars().map(|one| match one.is_control() {
         true => ' ',
@@ -74,8 +74,8 @@ fn brief(words: &str) -> String {
 }
 
 impl FetchError {
-    /// Tells whether asking again may help.
-    pub(crate) fn is_passing(&self) -> bool {
+    /// Tells whether another attempt may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Refused { status, .. } => *status >= 500 || *status == 429,
@@ -83,7 +83,7 @@ impl FetchError {
         }
     }
 
-    /// Says how often was asked.
+    /// Sets the number of attempts.
     pub(crate) fn after(self, attempts: u32) -> Self {
         match self {
             Self::Unreachable { server, why, .. } => Self::Unreachable {
@@ -95,7 +95,7 @@ impl FetchError {
         }
     }
 
-    /// Returns the exit code, and a word for programs.
+    /// Returns the exit code, and the error code for programs.
     pub(super) fn class(&self) -> (u8, &'static str) {
         match self {
             Self::NoServer | Self::Identity(_) | Self::Address(_) => (1, "missing"),
@@ -111,49 +111,48 @@ impl FetchError {
                 422 => (3, "refused_by_server"),
                 _ => (2, "refused_by_server"),
             },
-            Self::NoSpec(_) | Self::Another { .. } => (2, "wrong_answer"),
+            Self::NoSpec(_) | Self::WrongIdentity { .. } => (2, "wrong_answer"),
         }
     }
 
     pub(super) fn hint(&self) -> Option<String> {
         Some(
             match self {
-                Self::NoServer => "give --server https://HOST:44443, or set HOMESTAK_SERVER",
+                Self::NoServer => "use --server https://HOST:44443, or set HOMESTAK_SERVER",
                 Self::NoToken | Self::WrongToken | Self::TokenFile(_) => {
-                    "put it into HOMESTAK_TOKEN, or into a file and give --token-file; \
-                     `homestak token mint` on the driver makes one"
+                    "set HOMESTAK_TOKEN, or use --token-file; create one with `homestak token mint` on the \
+                     driver"
                 }
                 Self::NotRoot => {
-                    "put `sudo --preserve-env=HOMESTAK_SERVER,HOMESTAK_TOKEN` in front, or write it \
-                     into a file with --output"
+                    "use `sudo --preserve-env=HOMESTAK_SERVER,HOMESTAK_TOKEN`, or write it to a file \
+                     with --output"
                 }
-                Self::Identity(_) => "give --identity NAME",
-                Self::Address(_) => "write it as https://HOST:44443",
-                Self::Fingerprint => "write 64 hexadecimal digits, with or without colons",
+                Self::Identity(_) => "use --identity NAME",
+                Self::Address(_) => "use the form https://HOST:44443",
+                Self::Fingerprint => "use 64 hexadecimal digits, with or without colons",
                 Self::Certificate { .. } => {
-                    "compare with the fingerprint that the server shows when it starts; then give \
-                     --fingerprint, or --ca-cert with its authority"
+                    "compare it with the fingerprint that the server prints when it starts; then use \
+                     --fingerprint, or --ca-cert with its CA certificate"
                 }
                 Self::Unreachable { .. } => {
-                    "look whether the server runs and a firewall lets this machine through, then \
-                     run it again"
+                    "check that the server is running and not blocked by a firewall, then run it again"
                 }
                 Self::Refused { status, .. } => match status {
                     400 | 401 => {
-                        "the token is not for this machine, or was made with another key: make a \
+                        "the token is not for this machine, or was signed with another key: create a \
                          new one"
                     }
-                    403 => "the server does not let this machine have it",
-                    404 => "the server's site has no such spec: `homestak spec list` there",
-                    422 => "`homestak spec validate` on the server says what is wrong with it",
-                    _ => "the server's log says more",
+                    403 => "the server does not permit this",
+                    404 => "the server's site has no such spec: run `homestak spec list` there",
+                    422 => "run `homestak spec validate` on the server",
+                    _ => "see the server's log",
                 },
                 Self::AuthorityFile(_) | Self::Trust(_) => {
                     "--ca-cert and HOMESTAK_CA_CERT name a file with certificates (PEM)"
                 }
                 Self::Setup(_) => return None,
-                Self::NoSpec(_) => "is this a homestak server?",
-                Self::Another { .. } => "give --identity, or a token that is this machine's",
+                Self::NoSpec(_) => "check that this is a homestak server",
+                Self::WrongIdentity { .. } => "use --identity, or a token of this machine",
             }
             .to_owned(),
         )

@@ -1,4 +1,4 @@
-//! What can go wrong, and which exit code it has. Never quotes secrets or the content of files.
+//! Errors, with exit codes and hints. They quote neither secrets nor the content of files.
 
 mod fetch;
 
@@ -14,122 +14,107 @@ use serde_json::{Value, json};
 pub(crate) use self::fetch::FetchError;
 use crate::process::ProcessError;
 
-/// What a run is called that did everything but what was refused.
-pub(crate) const PARTLY: &str = "partly_refused";
+/// The error code of a run that did everything except refused changes.
+pub(crate) const PARTLY_REFUSED: &str = "partly_refused";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {
-    /// There is no spec.
-    #[error("there is no spec at `{path}`")]
+    #[error("no spec found at `{path}`")]
     NoSpec {
         path: String,
         #[source]
         source: std::io::Error,
     },
-    /// The spec has faults.
-    #[error("the spec is wrong: {}", .0.join("; "))]
+    #[error("the spec is invalid: {}", .0.join("; "))]
     WrongSpec(Vec<String>),
-    /// This machine, or what is wanted of it, is not possible.
+    /// The spec cannot be applied to this machine.
     #[error("nothing was changed: {}", .0.join("; "))]
     Refused(Vec<String>),
-    /// Some of it is not possible, and everything else was done.
-    #[error("refused, while everything else is as the spec says: {}", .0.join("; "))]
-    Partly(Vec<String>),
-    /// Not run by root.
-    #[error("only root can converge a machine, or see what it is")]
+    /// Some changes were refused, and everything else was done.
+    #[error("refused (everything else was applied): {}", .0.join("; "))]
+    PartlyRefused(Vec<String>),
+    #[error("this command must be run as root")]
     NotRoot,
-    /// Another one is at it.
-    #[error("another run converges this machine")]
+    #[error("another run is in progress on this machine")]
     Busy,
-    /// There is a watch.
-    #[error("this machine is watched already")]
+    #[error("this machine is already being watched")]
     Watched,
-    /// Looking at the machine failed.
-    #[error("look at {what}")]
-    Look {
+    /// Observing the machine failed.
+    #[error("read {what}")]
+    Observe {
         what: String,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A program failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Packages cannot be had.
+    /// Packages could not be installed or removed.
     #[error("packages: {0}")]
     Packages(String),
-    /// A file is not sound.
-    #[error("`{path}` would be unsound: {said}")]
-    Unsound { path: String, said: String },
-    /// A file could not be written.
+    /// The program that reads a file rejects its new content.
+    #[error("`{path}` would be invalid: {reason}")]
+    InvalidFile { path: String, reason: String },
     #[error("write `{path}`")]
     Write {
         path: String,
         #[source]
         source: std::io::Error,
     },
-    /// A step failed.
-    #[error("{step}: {said}")]
-    Step { step: String, said: String },
-    /// A service does not run with what was written for it.
-    #[error("{}", rejected(.unit, .said, .paths, *.runs))]
+    #[error("{step}: {reason}")]
+    Step { step: String, reason: String },
+    /// A service failed with its new files.
+    #[error("{}", rejected(.unit, .reason, .paths, *.runs))]
     Rejected {
         unit: String,
-        /// What the service said.
-        said: String,
-        /// Files that were put back.
+        /// The service's own messages.
+        reason: String,
+        /// Files that were restored.
         paths: Vec<String>,
         /// Whether it runs again.
         runs: bool,
     },
-    /// What was done did not hold.
-    #[error("after all steps this still differs: {}", names(.0))]
-    Unsettled(Vec<Change>),
+    /// All steps were done, and there are still differences.
+    #[error("still differs after all steps: {}", names(.0))]
+    StillDiffers(Vec<Change>),
     /// A step failed after others were done.
-    #[error("{}", halfway(.first, .done, .left))]
-    Halfway {
+    #[error("{}", incomplete(.first, .done, .left))]
+    Incomplete {
         first: Box<Self>,
         done: Vec<String>,
         left: Vec<String>,
     },
-    /// Nobody said that the node can still be reached.
-    #[error("nobody confirmed within {within} s that the node can still be reached")]
+    #[error("the changes were not confirmed within {within} s")]
     Unconfirmed { within: u64 },
-    /// Whoever should have waited for that is gone.
-    #[error("{0} before anyone confirmed that the node can still be reached")]
-    CutOff(&'static str),
-    /// What was done was taken back.
-    #[error("{}", taken_back(.first, .back, .stuck))]
-    TakenBack {
+    /// The run ended while it waited for the confirmation.
+    #[error("{0} before the changes were confirmed")]
+    Interrupted(&'static str),
+    /// The changes were reverted.
+    #[error("{}", reverted(.first, .steps, .failures))]
+    Reverted {
         first: Box<Self>,
-        back: Vec<String>,
-        stuck: Vec<String>,
+        steps: Vec<String>,
+        failures: Vec<String>,
     },
-    /// Changes of an earlier run wait.
-    #[error("changes of the job `{0}` wait for their confirmation")]
-    Waiting(String),
-    /// A job that nobody knows.
-    #[error("there is no job `{0}` here")]
+    #[error("changes of job `{0}` await confirmation")]
+    AwaitingConfirmation(String),
+    #[error("no such job: `{0}`")]
     NoJob(String),
-    /// Nothing to go back to.
-    #[error("what this machine was before is not recorded here, or it was configured again since")]
+    #[error("the previous spec is not recorded here, or another one was applied since")]
     NoEarlierSpec,
-    /// A job that is not to be confirmed, or not any more.
-    #[error("the job `{job}` is not to be confirmed: {why}")]
-    NotAsked { job: String, why: &'static str },
-    /// A job that ended without a word.
-    #[error("the agent was killed, or the node restarted, while it worked on this")]
+    #[error("no changes await confirmation")]
+    NothingToConfirm,
+    #[error("job `{job}` cannot be confirmed: {why}")]
+    NotConfirmable { job: String, why: &'static str },
+    #[error("the agent was killed or the node restarted during this run")]
     Killed,
-    /// A spec could not be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The same where it only counts that there is none: for scripts, and when this machine and not
-    /// the server is why.
+    /// The same with exit code 1: for scripts, and for errors of this machine.
     #[error(transparent)]
     NotFetched(Box<Self>),
-    /// The state directory.
-    #[error("remember in `{path}`")]
-    Remember {
+    #[error("access state file `{path}`")]
+    StateFile {
         path: String,
         #[source]
         source: std::io::Error,
@@ -144,50 +129,50 @@ fn names(changes: &[Change]) -> String {
     names.join(", ")
 }
 
-/// Longer lists are cut in a message; events and JSON have all of it.
-const LISTED: usize = 3;
+/// Entries of a list in a message; events and JSON have all of them.
+const MAX_LISTED: usize = 3;
 
 fn few(list: &[String]) -> String {
     match list.len() {
         0 => "nothing".to_owned(),
-        n if n > LISTED => {
-            let rest = n - LISTED;
-            format!("{} and {rest} more", list[..LISTED].join(", "))
+        n if n > MAX_LISTED => {
+            let rest = n - MAX_LISTED;
+            format!("{} and {rest} more", list[..MAX_LISTED].join(", "))
         }
         _ => list.join(", "),
     }
 }
 
-fn halfway(first: &AgentError, done: &[String], left: &[String]) -> String {
+fn incomplete(first: &AgentError, done: &[String], left: &[String]) -> String {
     let first = match first {
-        // Something was changed by now.
+        // Without "nothing was changed".
         AgentError::Refused(why) => why.join("; "),
         first => chain(first),
     };
-    let mut text = format!("{first}; done before that: {}", few(done));
+    let mut text = format!("{first}; completed before that: {}", few(done));
     if !left.is_empty() {
         text += &format!("; not done: {}", few(left));
     }
     text
 }
 
-fn taken_back(first: &AgentError, back: &[String], stuck: &[String]) -> String {
-    let mut text = format!("{}; taken back: {}", chain(first), few(back));
-    if !stuck.is_empty() {
-        text += &format!("; this could not be taken back: {}", stuck.join(", "));
+fn reverted(first: &AgentError, steps: &[String], failures: &[String]) -> String {
+    let mut text = format!("{}; reverted: {}", chain(first), few(steps));
+    if !failures.is_empty() {
+        text += &format!("; could not be reverted: {}", failures.join(", "));
     }
-    text + "; packages stay as they are"
+    text + "; packages are not reverted"
 }
 
-fn rejected(unit: &str, said: &str, paths: &[String], runs: bool) -> String {
+fn rejected(unit: &str, reason: &str, paths: &[String], runs: bool) -> String {
     let paths: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
     let were = if paths.len() == 1 { "was" } else { "were" };
     let now = match runs {
-        true => "it runs as before",
-        false => "it does not run",
+        true => "the unit is active again",
+        false => "the unit is not active",
     };
     format!(
-        "{unit} does not run with its new configuration: {said}; {} {were} put back, and {now}",
+        "{unit} failed with its new configuration: {reason}; {} {were} restored, and {now}",
         few(&paths)
     )
 }
@@ -197,12 +182,12 @@ fn first_line(text: &str) -> &str {
 }
 
 impl AgentError {
-    /// Returns the exit code: 1 for what was asked, 2 for what happened.
+    /// Returns the exit code: 1 for wrong input, 2 for failures.
     pub(crate) fn code(&self) -> u8 {
         self.class().0
     }
 
-    /// Returns a word for programs.
+    /// Returns the error code for programs.
     pub(crate) fn word(&self) -> &'static str {
         self.class().1
     }
@@ -212,42 +197,42 @@ impl AgentError {
             Self::NoSpec { .. } => (1, "no_spec"),
             Self::WrongSpec(_) => (1, "wrong_spec"),
             Self::Refused(_) => (2, "refused"),
-            Self::Partly(_) => (2, PARTLY),
+            Self::PartlyRefused(_) => (2, PARTLY_REFUSED),
             Self::NotRoot => (2, "not_root"),
             Self::Busy => (2, "busy"),
             Self::Watched => (2, "watched"),
-            Self::Look { .. } => (2, "look"),
+            Self::Observe { .. } => (2, "look"),
             Self::Process(_) => (2, "program"),
             Self::Packages(_) => (2, "packages"),
-            Self::Unsound { .. } => (2, "unsound_file"),
+            Self::InvalidFile { .. } => (2, "unsound_file"),
             Self::Write { .. } => (2, "write"),
             Self::Step { .. } => (2, "step"),
             Self::Rejected { .. } => (2, "rejected"),
-            Self::Unsettled(_) => (2, "unsettled"),
-            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.class(),
+            Self::StillDiffers(_) => (2, "unsettled"),
+            Self::Incomplete { first, .. } | Self::Reverted { first, .. } => first.class(),
             Self::Fetch(error) => error.class(),
             Self::NotFetched(error) => (1, error.word()),
-            Self::Unconfirmed { .. } | Self::CutOff(_) => (2, "reverted"),
-            Self::Waiting(_) => (2, "unconfirmed"),
+            Self::Unconfirmed { .. } | Self::Interrupted(_) => (2, "reverted"),
+            Self::AwaitingConfirmation(_) => (2, "unconfirmed"),
             Self::NoJob(_) => (1, "no_job"),
             Self::NoEarlierSpec => (1, "no_earlier_spec"),
-            Self::NotAsked { .. } => (1, "not_asked"),
+            Self::NothingToConfirm | Self::NotConfirmable { .. } => (1, "not_asked"),
             Self::Killed => (2, "killed"),
-            Self::Remember { .. } => (2, "remember"),
+            Self::StateFile { .. } => (2, "remember"),
         }
     }
 
-    /// Says what could not be looked at.
-    pub(crate) fn look<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    /// Returns an error about what could not be observed.
+    pub(crate) fn observe<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
         what: &str,
     ) -> impl Fn(E) -> Self {
-        move |source| Self::Look {
+        move |source| Self::Observe {
             what: what.to_owned(),
             source: source.into(),
         }
     }
 
-    /// Says which file could not be written.
+    /// Returns an error about a file that could not be written.
     pub(crate) fn write(path: impl fmt::Display) -> impl Fn(std::io::Error) -> Self {
         move |source| Self::Write {
             path: path.to_string(),
@@ -255,15 +240,15 @@ impl AgentError {
         }
     }
 
-    /// Says which file of the state could not be read or written.
-    pub(crate) fn remember(path: PathBuf) -> impl Fn(std::io::Error) -> Self {
-        move |source| Self::Remember {
+    /// Returns an error about a state file.
+    pub(crate) fn state_file(path: PathBuf) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::StateFile {
             path: path.display().to_string(),
             source,
         }
     }
 
-    /// Returns what a job that failed says at its end.
+    /// Returns the result of a failed job.
     pub(crate) fn result(&self) -> Value {
         json!({
             "phase": "config",
@@ -274,7 +259,7 @@ impl AgentError {
         })
     }
 
-    /// Returns what happened, and what to do about it, for a person.
+    /// Returns the error with its causes and a hint.
     pub(crate) fn message(&self) -> String {
         let text = match self.hint() {
             Some(hint) => format!("{} ({hint})", chain(self)),
@@ -283,7 +268,7 @@ impl AgentError {
         ForeignText::line(&text).into()
     }
 
-    /// Returns the unit that could not be started, if it is about one.
+    /// Returns the unit that failed to start, if any.
     pub(crate) fn unit(&self) -> Option<&str> {
         let Self::Step { step, .. } = self else {
             return None;
@@ -292,7 +277,7 @@ impl AgentError {
         matches!(verb, "start" | "restart" | "reload").then_some(unit)
     }
 
-    /// Tells whether a step that was done is not done any more.
+    /// Tells whether a completed step was undone because of this error.
     pub(crate) fn reverts(&self, step: &Step) -> bool {
         let Self::Rejected { unit, paths, .. } = self else {
             return false;
@@ -308,43 +293,46 @@ impl AgentError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.hint(),
+            Self::Incomplete { first, .. } | Self::Reverted { first, .. } => first.hint(),
             Self::Fetch(error) => error.hint(),
             Self::NotFetched(error) => error.hint(),
-            Self::Write { path, source } | Self::Remember { path, source } => io_hint(path, source),
-            Self::Packages(said) => packages_hint(said),
+            Self::Write { path, source } | Self::StateFile { path, source } => {
+                io_hint(path, source)
+            }
+            Self::Packages(reason) => packages_hint(reason),
             Self::Step { .. } => self.unit().map(unit_hint),
-            Self::Unsettled(changes) => {
+            Self::StillDiffers(changes) => {
                 let stopped = |change: &&Change| change.field.ends_with("active");
                 let unit = changes.iter().find(stopped)?.resource.split_once(':')?.1;
                 Some(unit_hint(unit))
             }
-            Self::NotRoot => Some("put `sudo` in front".to_owned()),
-            Self::Watched => Some("`systemctl status homestak-agent` shows it".to_owned()),
-            Self::Busy => Some("run it again when that has ended".to_owned()),
-            Self::Waiting(job) => Some(format!(
-                "`homestak-agent job confirm --id {job}` keeps them, or they are taken back soon"
+            Self::NotRoot => Some("use `sudo`".to_owned()),
+            Self::Watched => Some("see `systemctl status homestak-agent`".to_owned()),
+            Self::Busy => Some("run it again when that run has ended".to_owned()),
+            Self::AwaitingConfirmation(job) => Some(format!(
+                "confirm them with `homestak-agent job confirm --id {job}`, or wait until they are reverted"
             )),
-            Self::Killed => Some("run it again: it goes on from what was done".to_owned()),
+            Self::Killed => Some("run it again to continue".to_owned()),
             Self::NoSpec { .. }
             | Self::WrongSpec(_)
             | Self::Refused(_)
-            | Self::Partly(_)
-            | Self::Look { .. }
+            | Self::PartlyRefused(_)
+            | Self::Observe { .. }
             | Self::Process(_)
-            | Self::Unsound { .. }
+            | Self::InvalidFile { .. }
             | Self::Rejected { .. }
             | Self::Unconfirmed { .. }
-            | Self::CutOff(_)
+            | Self::Interrupted(_)
             | Self::NoJob(_)
             | Self::NoEarlierSpec
-            | Self::NotAsked { .. } => None,
+            | Self::NothingToConfirm
+            | Self::NotConfirmable { .. } => None,
         }
     }
 }
 
 fn unit_hint(unit: &str) -> String {
-    format!("`journalctl -u {unit}` tells why; run it again when that is mended")
+    format!("see `journalctl -u {unit}`; fix the cause, then run it again")
 }
 
 fn io_hint(path: &str, source: &std::io::Error) -> Option<String> {
@@ -353,7 +341,7 @@ fn io_hint(path: &str, source: &std::io::Error) -> Option<String> {
         ErrorKind::ReadOnlyFilesystem => "make it writable",
         ErrorKind::PermissionDenied => {
             return Some(format!(
-                "root may not write it: `lsattr {path}` may tell why; run it again when that is mended"
+                "root may not write it: check its attributes with `lsattr {path}`, then run it again"
             ));
         }
         _ => return None,
@@ -363,15 +351,15 @@ fn io_hint(path: &str, source: &std::io::Error) -> Option<String> {
     ))
 }
 
-fn packages_hint(said: &str) -> Option<String> {
-    let hint = if said.contains(" lock") {
-        "another program uses the packages: wait until it has ended, or give it more time with \
+fn packages_hint(reason: &str) -> Option<String> {
+    let hint = if reason.contains(" lock") {
+        "another program holds the package lock: wait until it has ended, or set a longer \
          --lock-wait, then run it again"
-    } else if said.contains("resolving") || said.contains("resolve") {
-        "names of hosts are not found: look at /etc/resolv.conf, then run it again"
-    } else if said.contains("Unable to locate package") {
-        "look for a mistake in its name, or for an archive that is missing in /etc/apt"
-    } else if said.contains("No space left") {
+    } else if reason.contains("resolving") || reason.contains("resolve") {
+        "host names cannot be resolved: check /etc/resolv.conf, then run it again"
+    } else if reason.contains("Unable to locate package") {
+        "check its name, and the repositories in /etc/apt"
+    } else if reason.contains("No space left") {
         "free some space under /var, then run it again"
     } else {
         return None;

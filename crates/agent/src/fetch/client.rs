@@ -1,5 +1,5 @@
-//! One request to a server, repeated when it was not reached. Nothing but the address that was
-//! given is asked, at most 16 MiB are read, and what was refused is not asked again.
+//! The request for a spec, repeated while the server is unreachable. No redirects, no proxy, at most
+//! 16 MiB.
 
 use std::time::Duration;
 
@@ -15,36 +15,36 @@ use crate::args::FetchArgs;
 use crate::error::{AgentError, FetchError};
 use crate::{clock, ui};
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// No spec is larger.
-const LARGEST: usize = 16 << 20;
+/// The timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest spec.
+const MAX_SIZE: usize = 16 << 20;
 
-/// Who is asked, by whom, and with what.
-pub(super) struct Question {
+/// A request for the spec of a machine.
+pub(super) struct SpecRequest {
     pub(super) server: String,
     pub(super) identity: String,
     pub(super) token: Secret,
-    /// `None` takes the certificate that is shown.
+    /// `None` trusts the certificate that the server presents.
     pub(super) trust: Option<Trust>,
 }
 
-/// What a server says when it refuses.
+/// The body of an error response.
 #[derive(Debug, Default, Deserialize)]
-struct Refusal {
+struct ErrorResponse {
     #[serde(default)]
-    error: Reason,
+    error: ErrorBody,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Reason {
+struct ErrorBody {
     code: String,
     message: String,
 }
 
 /// Returns host and port of a server.
-pub(super) fn place(server: &str) -> Result<(String, u16), FetchError> {
+pub(super) fn host_and_port(server: &str) -> Result<(String, u16), FetchError> {
     let plain = |url: &Url| {
         let secret = !url.username().is_empty() || url.password().is_some();
         let more = url.query().is_some() || url.fragment().is_some();
@@ -52,7 +52,7 @@ pub(super) fn place(server: &str) -> Result<(String, u16), FetchError> {
     };
     let url = Url::parse(server).ok().filter(plain);
     let Some(url) = url else {
-        // What stands before an @ may be a password.
+        // The part before an @ may be a password.
         let shown = server.rsplit_once('@').map_or(server, |(_, host)| host);
         return Err(FetchError::Address(shown.to_owned()));
     };
@@ -60,12 +60,12 @@ pub(super) fn place(server: &str) -> Result<(String, u16), FetchError> {
     Ok((host, url.port_or_known_default().unwrap_or(443)))
 }
 
-/// Asks, as often as it is worth. `known` hears which certificate the server had that answered, when
-/// it was taken for itself.
-pub(super) fn ask(
-    question: &Question,
+/// Sends a request, and repeats it after transient errors. `trusted` is called with the fingerprint of a
+/// pinned server that responded.
+pub(super) fn fetch(
+    request: &SpecRequest,
     args: &FetchArgs,
-    known: impl Fn(Fingerprint) -> Result<(), AgentError>,
+    trusted: impl Fn(Fingerprint) -> Result<(), AgentError>,
 ) -> Result<String, AgentError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -74,57 +74,57 @@ pub(super) fn ask(
     let mut attempt = 1;
     let mut pause = args.wait;
     loop {
-        let answer = match trusted(question) {
-            Err(fault) => Err(fault),
+        let response = match trust_of(request) {
+            Err(error) => Err(error),
             Ok(trust) => {
-                let answer = runtime.block_on(once(question, &trust));
+                let response = runtime.block_on(send(request, &trust));
                 let lost = matches!(
-                    answer,
+                    response,
                     Err(FetchError::Unreachable { .. } | FetchError::Certificate { .. })
                 );
                 if let (Trust::Pinned(fingerprint), false) = (trust, lost) {
-                    known(fingerprint)?;
+                    trusted(fingerprint)?;
                 }
-                answer
+                response
             }
         };
-        let fault = match answer {
+        let error = match response {
             Ok(text) => return Ok(text),
-            Err(fault) => fault,
+            Err(error) => error,
         };
-        if !fault.is_passing() || attempt >= args.attempts {
-            return Err(fault.after(attempt).into());
+        if !error.is_transient() || attempt >= args.attempts {
+            return Err(error.after(attempt).into());
         }
-        ui::say(&format!(
-            "{fault}; asking again in {pause} s ({attempt} of {} times asked)",
+        ui::message(&format!(
+            "{error}; retrying in {pause} s (attempt {attempt} of {})",
             args.attempts
         ));
-        clock::moment(pause.saturating_mul(1_000));
+        clock::sleep(pause.saturating_mul(1_000));
         pause = pause.saturating_mul(2);
         attempt += 1;
     }
 }
 
-/// Returns whom to trust: the certificate that is shown, when nothing else was said.
-fn trusted(question: &Question) -> Result<Trust, FetchError> {
-    if let Some(trust) = &question.trust {
+/// Returns what to trust; for `--insecure` the certificate that the server presents.
+fn trust_of(request: &SpecRequest) -> Result<Trust, FetchError> {
+    if let Some(trust) = &request.trust {
         return Ok(trust.clone());
     }
-    let server = &question.server;
-    let (host, port) = place(server)?;
+    let server = &request.server;
+    let (host, port) = host_and_port(server)?;
     let shown = probe::fingerprint(&host, port).map_err(|error| FetchError::Unreachable {
         server: server.clone(),
         attempts: 1,
         why: chain(&error),
     })?;
-    ui::say(&format!(
-        "notice: --insecure trusts {server} with the certificate it shows: {shown}"
+    ui::message(&format!(
+        "notice: --insecure trusts the certificate that {server} presents: {shown}"
     ));
     Ok(Trust::Pinned(shown))
 }
 
-async fn once(question: &Question, trust: &Trust) -> Result<String, FetchError> {
-    let server = &question.server;
+async fn send(request: &SpecRequest, trust: &Trust) -> Result<String, FetchError> {
+    let server = &request.server;
     let lost = |error: reqwest::Error| unreachable(server, &error);
     let config = trust::client_config(trust).map_err(FetchError::Trust)?;
     let client = reqwest::Client::builder()
@@ -132,41 +132,41 @@ async fn once(question: &Question, trust: &Trust) -> Result<String, FetchError> 
         .http1_only()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
-        .timeout(PATIENCE)
+        .timeout(TIMEOUT)
         .build()
         .map_err(|error| FetchError::Setup(error.to_string()))?;
     let request = client
-        .get(format!("{server}/spec/{}", question.identity))
+        .get(format!("{server}/spec/{}", request.identity))
         .header(ACCEPT, "application/json")
-        .bearer_auth(question.token.expose());
+        .bearer_auth(request.token.expose());
     let mut response = request.send().await.map_err(lost)?;
     let status = response.status();
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(lost)? {
-        if body.len() + chunk.len() > LARGEST {
+        if body.len() + chunk.len() > MAX_SIZE {
             return Err(FetchError::NoSpec(vec![
-                "the answer is larger than 16 MiB".to_owned(),
+                "the response is larger than 16 MiB".to_owned(),
             ]));
         }
         body.extend_from_slice(&chunk);
     }
     if status.is_success() {
         let text = String::from_utf8(body);
-        return text.map_err(|_| FetchError::NoSpec(vec!["the answer is no text".to_owned()]));
+        return text.map_err(|_| FetchError::NoSpec(vec!["the response is not UTF-8".to_owned()]));
     }
-    let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
+    let response_error: ErrorResponse = serde_json::from_slice(&body).unwrap_or_default();
     Err(FetchError::Refused {
         server: server.clone(),
         status: status.as_u16(),
-        code: refusal.error.code,
-        message: refusal.error.message,
+        code: response_error.error.code,
+        message: response_error.error.message,
     })
 }
 
-/// Judges a question that got no answer.
+/// Classifies a failed request.
 fn unreachable(server: &str, error: &reqwest::Error) -> FetchError {
     let whole = chain(error);
-    // The address is part of the first words, and known.
+    // Without the URL, which is in the message already.
     let why = whole.split_once("): ").map_or(&*whole, |(_, why)| why);
     let server = server.to_owned();
     let why = why.to_owned();

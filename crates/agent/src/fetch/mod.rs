@@ -1,10 +1,9 @@
-//! A spec fetched from a server, checked, and kept for `config apply`.
+//! Fetches the spec of this machine from a server, validates it, and stores it for `config apply`.
 //!
-//! Nothing is sent to a server that is not trusted, no spec is kept that is faulty or another
-//! machine's, and the token is in no message.
+//! The token is only sent to a trusted server, and appears in no message.
 
 mod client;
-mod trusted;
+mod trust;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -16,61 +15,61 @@ use serde_json::json;
 use crate::args::FetchArgs;
 use crate::error::{AgentError, FetchError};
 use crate::spec::{self, Spec};
-use crate::{gather, settings, state, ui};
-use client::Question;
+use crate::{facts, settings, state, ui};
+use client::SpecRequest;
 
-/// What a failure is marked as, apart from those of other commands.
+/// The phase in markers of failure.
 const PHASE: &str = "fetch";
 
 /// Fetches the spec of this machine.
 ///
-/// Exit code: 0 kept; 1 something is missing, or the token was refused (400, 401); 2 the server
-/// could not be reached, or has no spec (403, 404, 500); 3 the server's spec has faults (422).
+/// Exit code: 0 fetched; 1 missing settings, or the token was refused (400, 401); 2 the server is
+/// unreachable or has no spec (403, 404, 500); 3 the server's spec is invalid (422).
 pub(crate) fn get(args: &FetchArgs, kind: &str, json: bool) -> Result<u8, AgentError> {
-    let kept = args.output.is_none();
-    if kept && settings::require_root().is_err() {
+    let stored = args.output.is_none();
+    if stored && settings::require_root().is_err() {
         return Err(FetchError::NotRoot.into());
     }
-    let got = fetch(args, kept).and_then(|spec| {
-        let place = put(args, &spec)?;
-        Ok((spec, place))
+    let fetched = fetch(args, stored).and_then(|spec| {
+        let path = write_spec(args, &spec)?;
+        Ok((spec, path))
     });
-    if kept {
-        mark(got.as_ref().err());
+    if stored {
+        mark(fetched.as_ref().err());
     }
-    let (spec, place) = got.map_err(|error| match error {
+    let (spec, path) = fetched.map_err(|error| match error {
         AgentError::Fetch(_) => error,
-        // What fails here is not the server's.
+        // Errors of this machine, not of the server.
         error => AgentError::NotFetched(Box::new(error)),
     })?;
     if json && args.output.as_deref() != Some(Path::new("-")) {
         ui::json(
             kind,
-            json!({ "success": true, "spec": spec.name, "path": place, "resources": spec.wanted.len() }),
+            json!({ "success": true, "spec": spec.name, "path": path, "resources": spec.wanted.len() }),
         );
     }
-    ui::say(&match kept {
+    ui::message(&match stored {
         true => format!(
-            "The spec of {} is here; `homestak config apply` makes this machine what it says.",
+            "The spec of {} was fetched; apply it with `homestak config apply`.",
             spec.name
         ),
-        false => format!("The spec of {} is in {place}.", spec.name),
+        false => format!("The spec of {} was written to {path}.", spec.name),
     });
     Ok(0)
 }
 
-/// Tells whoever waits for this machine to become something that it has no spec yet, or has one
-/// now. What other commands said stays: a machine that is complete is, and why one is not is theirs.
+/// Writes or removes the marker of failure for whoever waits for this machine. Markers of other phases
+/// are not changed.
 fn mark(error: Option<&AgentError>) {
-    // Whoever has the turn is about to say something better.
-    let Ok(Some(_turn)) = state::take(state::LOCK) else {
+    // A run in progress writes a marker of its own.
+    let Ok(Some(_lock)) = state::try_lock(state::LOCK) else {
         return;
     };
     let (complete, failed) = state::markers();
     let ours = failed
         .as_ref()
         .is_none_or(|failed| failed["phase"] == PHASE);
-    // A marker that cannot be written changes nothing about the spec.
+    // A failure to write the marker does not affect the spec.
     _ = match error {
         Some(error) if complete.is_none() && ours => state::fail_in(PHASE, error, ""),
         None if failed.is_some() && ours => state::remove(state::FAILED),
@@ -78,37 +77,36 @@ fn mark(error: Option<&AgentError>) {
     };
 }
 
-fn fetch(args: &FetchArgs, kept: bool) -> Result<Spec, AgentError> {
-    let question = question(args)?;
-    let server = question.server.clone();
-    let text = client::ask(&question, args, |fingerprint| {
-        // Whoever answered was trusted, and is from then on.
-        if kept {
-            trusted::remember(&server, fingerprint)
+fn fetch(args: &FetchArgs, stored: bool) -> Result<Spec, AgentError> {
+    let request = request(args)?;
+    let server = request.server.clone();
+    let text = client::fetch(&request, args, |fingerprint| {
+        if stored {
+            trust::remember(&server, fingerprint)
         } else {
             Ok(())
         }
     })?;
-    let shown = format!("the answer of {server}");
+    let shown = format!("response of {server}");
     let spec = spec::parse(&shown, text).map_err(|error| match error {
         AgentError::WrongSpec(lines) => FetchError::NoSpec(lines).into(),
         error => error,
     })?;
-    if spec.name != question.identity {
-        return Err(FetchError::Another {
+    if spec.name != request.identity {
+        return Err(FetchError::WrongIdentity {
             name: spec.name,
-            identity: question.identity,
+            identity: request.identity,
         }
         .into());
     }
     Ok(spec)
 }
 
-/// Puts a spec where it was asked for, and says where that is.
-fn put(args: &FetchArgs, spec: &Spec) -> Result<String, AgentError> {
+/// Writes a spec to its destination, and returns its path.
+fn write_spec(args: &FetchArgs, spec: &Spec) -> Result<String, AgentError> {
     let Some(path) = &args.output else {
         state::write(state::FETCHED, &spec.text)?;
-        return Ok(state::place(state::FETCHED).display().to_string());
+        return Ok(state::file(state::FETCHED).display().to_string());
     };
     let shown = match path == Path::new("-") {
         true => "standard output".to_owned(),
@@ -116,19 +114,19 @@ fn put(args: &FetchArgs, spec: &Spec) -> Result<String, AgentError> {
     };
     let other = |found: std::fs::Metadata| !found.is_file();
     let written = if path == Path::new("-") {
-        ui::delivered(&format!("{}\n", spec.text.trim_end()))
+        ui::write_all(&format!("{}\n", spec.text.trim_end()))
     } else if fs_err::metadata(path).is_ok_and(other) {
-        // A device or a pipe is written to, and not replaced.
+        // Devices and pipes are not replaced.
         let opened = fs_err::OpenOptions::new().write(true).open(path);
         opened.and_then(|mut file| file.write_all(spec.text.as_bytes()))
     } else {
-        write_whole(path, &spec.text)
+        write_file(path, &spec.text)
     };
     written.map_err(AgentError::write(&shown))?;
     Ok(shown)
 }
 
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     if let Some(parent) = parent {
         fs_err::create_dir_all(parent)?;
@@ -136,20 +134,20 @@ fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     durable::write(path, text.as_bytes(), Access::PRIVATE)
 }
 
-fn question(args: &FetchArgs) -> Result<Question, AgentError> {
+fn request(args: &FetchArgs) -> Result<SpecRequest, AgentError> {
     let server = args.server.clone().or_else(settings::server);
     let server = server.ok_or(FetchError::NoServer)?;
     let server = server.trim_end_matches('/').to_owned();
-    client::place(&server)?;
-    let identity = args.identity.clone().unwrap_or_else(gather::hostname);
+    client::host_and_port(&server)?;
+    let identity = args.identity.clone().unwrap_or_else(facts::hostname);
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    let named = identity.bytes().any(|byte| byte != b'.');
-    if !named || !identity.bytes().all(fits) {
+    let not_dots = identity.bytes().any(|byte| byte != b'.');
+    if !not_dots || !identity.bytes().all(fits) {
         return Err(FetchError::Identity(identity).into());
     }
-    Ok(Question {
+    Ok(SpecRequest {
         token: token(args)?,
-        trust: trusted::trust(args, &server)?,
+        trust: trust::trust(args, &server)?,
         server,
         identity,
     })
@@ -159,9 +157,9 @@ fn token(args: &FetchArgs) -> Result<Secret, AgentError> {
     let text = match (&args.token_file, &args.token) {
         (Some(path), _) => ui::read(path).map_err(FetchError::TokenFile)?,
         (None, Some(token)) => {
-            ui::say(
-                "notice: a token among the arguments can be read by everyone on this machine; \
-                 HOMESTAK_TOKEN or --token-file keeps it",
+            ui::message(
+                "notice: a token among the arguments is visible to every user of this machine; use \
+                 HOMESTAK_TOKEN or --token-file",
             );
             token.expose().to_owned()
         }

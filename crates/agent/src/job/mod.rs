@@ -1,5 +1,5 @@
-//! Jobs: a spec carried out apart from the connection that brought it. Whoever comes back later
-//! gets the same numbered events, and no job is begun twice.
+//! Jobs: a spec applied independently of the connection that brought it. A driver that reconnects gets
+//! the same numbered events, and no job runs twice.
 
 mod worker;
 
@@ -8,27 +8,27 @@ use std::path::Path;
 use homestak_core::converge::{Event, NumberedEvent, render};
 use serde_json::{Value, json};
 
-use crate::args::{JobCommand, Terms};
+use crate::args::{ApplyOptions, JobCommand};
 use crate::error::AgentError;
 use crate::settings::require_root;
 use crate::spec::{self, Spec};
-use crate::state::job::{Job, Listener, Log, SPEC, Verdict, Wait};
+use crate::state::job::{EventLog, Job, Listener, SPEC, Verdict, Wait};
 use crate::system::Machine;
 use crate::{apply, clock, converge, process, settings, state, ui, undo};
 
-const TERMS: &str = "terms.json";
-/// How often a driver is shown that it is not waiting in vain, in milliseconds.
-const ALIVE: u64 = 10_000;
-/// How long a worker may take to begin, in hundredths of a second.
-const STARTING: usize = 3_000;
+const OPTIONS: &str = "terms.json";
+/// The interval of keepalive events, in milliseconds.
+const KEEPALIVE: u64 = 10_000;
+/// How long a worker may take to start, in hundredths of a second.
+const START_TIMEOUT: usize = 3_000;
 
 /// Runs a command about jobs.
 pub(crate) fn run(command: JobCommand) -> Result<u8, AgentError> {
     require_root()?;
     match command {
-        JobCommand::Run { job, terms } => {
-            stay_alive();
-            Ok(run_job(&Job::of(&job.id), &terms, || {
+        JobCommand::Run { job, options } => {
+            send_keepalives();
+            Ok(run_job(&Job::new(&job.id), &options, || {
                 spec::read(Some(Path::new("-")))
             }))
         }
@@ -36,62 +36,69 @@ pub(crate) fn run(command: JobCommand) -> Result<u8, AgentError> {
             job,
             from,
             to,
-            terms,
+            options,
         } => {
-            stay_alive();
+            send_keepalives();
             let read = || {
                 let earlier = state::earlier_spec(&from, &to);
                 spec::parse("-", earlier.ok_or(AgentError::NoEarlierSpec)?)
             };
-            Ok(run_job(&Job::of(&job.id), &terms, read))
+            Ok(run_job(&Job::new(&job.id), &options, read))
         }
         JobCommand::Follow { job, after } => {
-            stay_alive();
-            let job = Job::of(&job.id);
-            if !job.is_known() {
+            send_keepalives();
+            let job = Job::new(&job.id);
+            if !job.exists() {
                 return Err(AgentError::NoJob(job.id));
             }
             let result = follow(&job, after, print)?;
             Ok(code_of(&result))
         }
         JobCommand::Confirm(job) => confirm(Some(job.id)),
-        JobCommand::Work(job) => worker::work(&Job::of(&job.id)),
-        JobCommand::Guard(job) => undo::guard(&Job::of(&job.id)),
+        JobCommand::Work(job) => worker::work(&Job::new(&job.id)),
+        JobCommand::Guard(job) => undo::guard(&Job::new(&job.id)),
     }
 }
 
-/// Says that this machine can still be reached.
+/// Confirms the changes of a job.
 pub(crate) fn confirm(id: Option<String>) -> Result<u8, AgentError> {
     require_root()?;
-    let nothing = |job: &str, why| AgentError::NotAsked {
+    let not_confirmable = |job: &str, why| AgentError::NotConfirmable {
         job: job.to_owned(),
         why,
     };
     let id = id
         .or_else(state::unconfirmed)
-        .ok_or_else(|| nothing("", "nothing waits for it"))?;
-    let job = Job::of(&id);
-    if !job.is_known() {
+        .ok_or(AgentError::NothingToConfirm)?;
+    let job = Job::new(&id);
+    if !job.exists() {
         return Err(AgentError::NoJob(id));
     }
-    let verdict = match (job.verdict(), job.enforced()) {
+    let verdict = match (job.verdict(), job.request()) {
         (Some(verdict), _) => verdict,
-        (None, None) => return Err(nothing(&id, "it did not ask for that")),
-        (None, Some(asked)) if asked.is_over() => Verdict::Reverted,
-        (None, Some(_)) => job.judge(Verdict::Confirmed)?,
+        (None, None) => return Err(not_confirmable(&id, "it did not request confirmation")),
+        (None, Some(request)) if request.is_expired() => Verdict::Reverted,
+        (None, Some(_)) => job.decide(Verdict::Confirmed)?,
     };
     match verdict {
         Verdict::Confirmed => {
-            ui::say("Confirmed: the changes stay.");
+            ui::message("Confirmed: the changes are kept.");
             Ok(0)
         }
-        Verdict::Reverted => Err(nothing(&id, "too late, its changes are taken back")),
+        Verdict::Reverted => Err(not_confirmable(
+            &id,
+            "too late, its changes are being reverted",
+        )),
     }
 }
 
-fn run_job(job: &Job, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentError>) -> u8 {
-    let result = carry_out(job, read, terms, print);
-    // Nothing was begun, so there is nothing to come back to.
+fn run_job(
+    job: &Job,
+    options: &ApplyOptions,
+    read: impl FnOnce() -> Result<Spec, AgentError>,
+) -> u8 {
+    let result = carry_out(job, read, options, print);
+    // The job was not created, so its only event is printed here.
     let result = result.unwrap_or_else(|error| {
         let result = error.result();
         let end = Event::End {
@@ -99,53 +106,57 @@ fn run_job(job: &Job, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentEr
             result: result.clone(),
         };
         print(&NumberedEvent { n: 1, event: end });
-        ui::say(&format!("error: {}", error.message()));
+        ui::message(&format!("error: {}", error.message()));
         result
     });
     code_of(&result)
 }
 
-/// Does a job for a person on this machine, who confirms it over another connection.
-pub(crate) fn by_hand(spec: Spec, terms: &Terms, json: bool) -> Result<u8, AgentError> {
+/// Applies a spec as a job for a local user, who confirms it over another connection.
+pub(crate) fn run_manually(
+    spec: Spec,
+    options: &ApplyOptions,
+    json: bool,
+) -> Result<u8, AgentError> {
     require_root()?;
-    let job = Job::of(&format!("by-hand-{}", clock::now().as_millisecond()));
-    let listener = if json { tell_progress } else { tell };
+    let job = Job::new(&format!("by-hand-{}", clock::now().as_millisecond()));
+    let listener = if json { print_progress } else { print_all };
     let name = spec.name.clone();
-    let result = carry_out(&job, || Ok(spec), terms, listener)?;
+    let result = carry_out(&job, || Ok(spec), options, listener)?;
     if json {
         ui::json("config.apply", result.clone());
     }
     match result["message"].as_str() {
-        Some(message) => ui::say(&format!("error: {message}")),
-        None => ui::say(&format!("{name} is as its spec says.")),
+        Some(message) => ui::message(&format!("error: {message}")),
+        None => ui::message(&format!("{name} matches its spec.")),
     }
     Ok(code_of(&result))
 }
 
-/// Begins a job unless that was done before, and returns its result at its end.
+/// Creates a job unless it exists, and returns its result when it has ended.
 fn carry_out(
     job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
-    terms: &Terms,
+    options: &ApplyOptions,
     listener: Listener,
 ) -> Result<Value, AgentError> {
-    let ended = begin(job, read, terms, listener)?;
+    let ended = begin(job, read, options, listener)?;
     ended.map_or_else(|| follow(job, 0, listener), Ok)
 }
 
-/// Begins a job, and marks that it failed when it could not be begun. Whoever comes while another
-/// run is at work has not failed. Returns the result of a job that has ended by then.
+/// Creates a job; writes the marker of failure if that fails, unless because of another run. Returns the
+/// result of a job that has already ended.
 fn begin(
     job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
-    terms: &Terms,
+    options: &ApplyOptions,
     listener: Listener,
 ) -> Result<Option<Value>, AgentError> {
     let mut name = String::new();
-    begin_named(job, read, terms, listener, &mut name).map_err(|error| {
+    begin_named(job, read, options, listener, &mut name).map_err(|error| {
         let unchanged = matches!(
             error,
-            AgentError::Busy | AgentError::Waiting(_) | AgentError::NoEarlierSpec
+            AgentError::Busy | AgentError::AwaitingConfirmation(_) | AgentError::NoEarlierSpec
         );
         if !unchanged {
             _ = state::fail(&error, &name);
@@ -154,53 +165,53 @@ fn begin(
     })
 }
 
-/// When nothing differs the job ends here: that is what most pushes are.
+/// If nothing differs, the job ends without a worker.
 fn begin_named(
     job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
-    terms: &Terms,
+    options: &ApplyOptions,
     listener: Listener,
     name: &mut String,
 ) -> Result<Option<Value>, AgentError> {
     let claim = job.claim()?;
-    if job.is_known() {
+    if job.exists() {
         return Ok(None);
     }
     let begun = clock::uptime();
-    let turn = undo::turn()?;
+    let lock = undo::lock()?;
     let spec = read()?;
     name.clone_from(&spec.name);
-    let look = apply::look(&Machine::default(), &spec.wanted)?;
-    apply::require(&look.decision)?;
+    let observation = apply::observe(&Machine::default(), &spec.wanted)?;
+    apply::require(&observation.decision)?;
     let marked = |error: AgentError| {
         _ = state::fail(&error, &spec.name);
         error
     };
-    if look.decision.steps.is_empty() {
-        let mut worker = worker::Worker::new(job, terms, Log::open(job, Some(listener)));
-        let done = converge::finish(&spec, look, begun, terms.lock_wait, &mut worker);
-        job.forget_others();
+    if observation.decision.steps.is_empty() {
+        let mut worker = worker::Worker::new(job, options, EventLog::open(job, Some(listener)));
+        let done = converge::finish(&spec, observation, begun, options.lock_wait, &mut worker);
+        job.delete_old();
         return Ok(Some(worker.end(done.map_err(marked))));
     }
-    drop(turn);
-    job.forget_others();
+    drop(lock);
+    job.delete_old();
     job.write_text(SPEC, &spec.text)?;
-    let terms = Terms {
+    let options = ApplyOptions {
         caller: settings::caller(),
-        ..terms.clone()
+        ..options.clone()
     };
-    job.write(TERMS, &terms)?;
-    let mut log = Log::open(job, None);
+    job.write(OPTIONS, &options)?;
+    let mut log = EventLog::open(job, None);
     let started = launch(job);
     drop(claim);
     if let Err(error) = started {
         let (success, result) = (false, marked(error).result());
-        log.say(Event::End { success, result });
+        log.write(Event::End { success, result });
     }
     Ok(None)
 }
 
-/// Lets systemd work on a job: it does not end with the connection.
+/// Starts a worker under systemd, so that it outlives the connection.
 fn launch(job: &Job) -> Result<(), AgentError> {
     let unit = format!("--unit=homestak-job-{}", job.id);
     let program = settings::program();
@@ -209,61 +220,61 @@ fn launch(job: &Job) -> Result<(), AgentError> {
     let crash = settings::crash_after().map(|n| format!("--setenv=HOMESTAK_CRASH_AFTER={n}"));
     words.extend(crash.as_deref());
     words.extend(["--", &program, "job", "work", "--id", &job.id]);
-    process::must(&words)?;
-    for _ in 0..STARTING {
-        if job.is_taken() {
+    process::run_ok(&words)?;
+    for _ in 0..START_TIMEOUT {
+        if job.is_started() {
             return Ok(());
         }
-        clock::moment(10);
+        clock::sleep(10);
     }
     Err(AgentError::Killed)
 }
 
-/// Hands the events of a job on until its end, and returns its result.
+/// Forwards the events of a job until its end, and returns its result.
 fn follow(job: &Job, after: u64, listener: Listener) -> Result<Value, AgentError> {
     let mut n_read = 0;
-    // Whoever takes changes back may be on its way.
-    let mut n_lonely = 0;
+    // The unit that reverts changes may be starting.
+    let mut n_unattended = 0;
     loop {
-        let is_worked_on = job.is_worked_on();
+        let is_active = job.is_active();
         let text = job.events()?;
-        let news = text.get(n_read..).unwrap_or_default();
-        let whole = news.rfind('\n').map_or(0, |end| end + 1);
-        for line in news[..whole].lines() {
+        let new = text.get(n_read..).unwrap_or_default();
+        let whole = new.rfind('\n').map_or(0, |end| end + 1);
+        for line in new[..whole].lines() {
             let Ok(event) = serde_json::from_str::<NumberedEvent>(line) else {
                 continue;
             };
-            let heard = event.n <= after || listener(&event);
+            let wanted = event.n <= after || listener(&event);
             if let Event::End { result, .. } = event.event {
                 return Ok(result);
             }
-            // The job goes on without us.
-            if !heard {
+            // The job continues without us.
+            if !wanted {
                 return Ok(json!({ "code": 2 }));
             }
         }
         n_read += whole;
-        if is_worked_on {
-            n_lonely = 0;
+        if is_active {
+            n_unattended = 0;
         } else {
-            n_lonely += 1;
-            let awaited = state::unconfirmed().as_ref() == Some(&job.id);
-            if !awaited || n_lonely > STARTING {
-                bury(job);
+            n_unattended += 1;
+            let unconfirmed = state::unconfirmed().as_ref() == Some(&job.id);
+            if !unconfirmed || n_unattended > START_TIMEOUT {
+                end_dead_job(job);
             }
         }
-        clock::moment(20);
+        clock::sleep(20);
     }
 }
 
-/// Says of a job that died what can be said.
-fn bury(job: &Job) {
+/// Records the end of a job whose worker was killed.
+fn end_dead_job(job: &Job) {
     if state::unconfirmed().as_ref() == Some(&job.id) {
-        _ = undo::turn();
+        _ = undo::lock();
         return;
     }
-    let alive = job.inherit(Wait::Never);
-    // Someone was faster.
+    let alive = job.take_over(Wait::Never);
+    // Another process did this meanwhile.
     if alive.is_err()
         || job
             .events()
@@ -275,7 +286,7 @@ fn bury(job: &Job) {
     _ = state::fail(&error, "");
     let result = error.result();
     let success = false;
-    Log::open(job, None).say(Event::End { success, result });
+    EventLog::open(job, None).write(Event::End { success, result });
 }
 
 fn code_of(result: &Value) -> u8 {
@@ -283,17 +294,17 @@ fn code_of(result: &Value) -> u8 {
     u8::try_from(code).unwrap_or(2)
 }
 
-/// Prints every few seconds that this is still at work: a driver tells a job that takes long from a
-/// node that answers no more. It ends with the process.
-fn stay_alive() {
-    // Where there is no room for a thread, the driver waits longer.
+/// Prints a keepalive event every few seconds, so that a driver can tell a long job from an unreachable
+/// node. Ends with the process.
+fn send_keepalives() {
+    // Without a thread, the driver times out later.
     _ = std::thread::Builder::new().spawn(|| {
         let alive = NumberedEvent {
             n: 0,
             event: Event::Heartbeat,
         };
         while print(&alive) {
-            clock::moment(ALIVE);
+            clock::sleep(KEEPALIVE);
         }
     });
 }
@@ -302,20 +313,20 @@ fn print(event: &NumberedEvent) -> bool {
     serde_json::to_string(event).is_ok_and(|line| ui::line(&line))
 }
 
-fn tell(event: &NumberedEvent) -> bool {
+fn print_all(event: &NumberedEvent) -> bool {
     if let Event::Changes { changes } = &event.event {
         ui::data(&render(changes));
     }
-    tell_progress(event)
+    print_progress(event)
 }
 
-fn tell_progress(event: &NumberedEvent) -> bool {
+fn print_progress(event: &NumberedEvent) -> bool {
     match &event.event {
-        Event::Step { description } => ui::say(description),
-        Event::Confirm { within } => ui::say(&format!(
-            "Connect anew and run `homestak-agent config confirm` within {within} s, or everything is taken back."
+        Event::Step { description } => ui::message(description),
+        Event::Confirm { within } => ui::message(&format!(
+            "Run `homestak-agent config confirm` over a new connection within {within} s, or all changes are reverted."
         )),
-        Event::Reverted { reason } => ui::say(&format!("reverted: {reason}")),
+        Event::Reverted { reason } => ui::message(&format!("reverted: {reason}")),
         Event::Heartbeat | Event::Changes { .. } | Event::End { .. } => {}
     }
     true

@@ -1,62 +1,62 @@
-//! Whoever works on a job: logs its events, keeps what dangerous steps change before the first of
-//! them, and asks whether the node can still be reached.
+//! The worker of a job: records its events, saves what risky steps change before the first of them,
+//! and waits for the confirmation.
 
 use homestak_core::converge::{Change, Decision, Event, Facts, State, Step};
 use serde_json::Value;
 
-use super::TERMS;
+use super::OPTIONS;
 use crate::apply::Observer;
-use crate::args::Terms;
-use crate::converge::{Done, converge};
+use crate::args::ApplyOptions;
+use crate::converge::{ConvergeReport, converge};
 use crate::error::AgentError;
 use crate::spec;
-use crate::state::job::{Job, Log, SPEC, Verdict};
-use crate::ui;
-use crate::undo::{self, Kept};
+use crate::state::job::{EventLog, Job, SPEC, Verdict};
+use crate::undo::{self, UndoRecord};
 
-/// Works on a job.
+/// Executes a job.
 pub(super) fn work(job: &Job) -> Result<u8, AgentError> {
-    let _alive = job.take()?;
-    let terms: Terms = job.read(TERMS)?;
-    let mut worker = Worker::new(job, &terms, Log::open(job, None));
-    let (turn, done) = match undo::turn() {
-        Ok(turn) => {
+    let _span = tracing::info_span!("job", id = job.id).entered();
+    let _alive = job.start()?;
+    let options: ApplyOptions = job.read(OPTIONS)?;
+    let mut worker = Worker::new(job, &options, EventLog::open(job, None));
+    let (lock, done) = match undo::lock() {
+        Ok(lock) => {
             let text = job.read_text(SPEC);
             let spec = text.and_then(|text| spec::parse("-", text));
-            let done = converge(spec, terms.lock_wait, &mut worker);
-            (Some(turn), done)
+            let done = converge(spec, options.lock_wait, &mut worker);
+            (Some(lock), done)
         }
         Err(error) => (None, Err(error)),
     };
     if let Err(error) = &done {
-        ui::say(&format!("error: {}", error.message()));
+        tracing::error!("{}", error.message());
     }
     worker.end(done);
-    drop(turn);
+    drop(lock);
     Ok(0)
 }
 
-/// Whoever works on a job.
+/// The worker of a job.
 pub(super) struct Worker<'a> {
     job: &'a Job,
-    terms: &'a Terms,
-    log: Log,
-    kept: Option<Kept>,
+    options: &'a ApplyOptions,
+    log: EventLog,
+    record: Option<UndoRecord>,
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(job: &'a Job, terms: &'a Terms, log: Log) -> Self {
+    pub(super) fn new(job: &'a Job, options: &'a ApplyOptions, log: EventLog) -> Self {
         Self {
             job,
-            terms,
+            options,
             log,
-            kept: None,
+            record: None,
         }
     }
 
-    /// Ends the job, and returns what is told of it.
-    pub(super) fn end(mut self, done: Result<Done, AgentError>) -> Value {
-        if self.kept.take().is_some() {
+    /// Ends the job, and returns its result.
+    pub(super) fn end(mut self, done: Result<ConvergeReport, AgentError>) -> Value {
+        if self.record.take().is_some() {
             undo::forget(self.job);
         }
         let success = done.is_ok();
@@ -64,50 +64,55 @@ impl<'a> Worker<'a> {
             Ok(done) => done.body,
             Err(error) => error.result(),
         };
-        let told = result.clone();
-        self.log.say(Event::End { success, result });
-        told
+        let reported = result.clone();
+        self.log.write(Event::End { success, result });
+        reported
     }
 }
 
 impl Observer for Worker<'_> {
-    fn begins(&mut self, changes: &[Change]) {
+    fn started(&mut self, changes: &[Change]) {
         let changes = changes.to_vec();
-        self.log.say(Event::Changes { changes });
+        self.log.write(Event::Changes { changes });
     }
 
     fn step(&mut self, step: &Step) {
         let description = step.description().into();
-        self.log.say(Event::Step { description });
+        self.log.write(Event::Step { description });
     }
 
-    fn keeps(&mut self, decision: &Decision, facts: &Facts, back: State) -> Result<(), AgentError> {
-        if self.terms.confirm.is_some() && decision.could_lock_out(&self.terms.caller) {
-            self.kept = Some(undo::keep(self.job, decision, facts, back)?);
+    fn before_changes(
+        &mut self,
+        decision: &Decision,
+        facts: &Facts,
+        back: State,
+    ) -> Result<(), AgentError> {
+        if self.options.confirm.is_some() && decision.could_lock_out(&self.options.caller) {
+            self.record = Some(undo::prepare(self.job, decision, facts, back)?);
         }
         Ok(())
     }
 
-    fn holds(&mut self) -> Result<(), AgentError> {
-        let (Some(within), Some(_)) = (self.terms.confirm, &self.kept) else {
+    fn verified(&mut self) -> Result<(), AgentError> {
+        let (Some(within), Some(_)) = (self.options.confirm, &self.record) else {
             return Ok(());
         };
-        let asked = self.job.ask(within)?;
-        self.log.say(Event::Confirm { within });
-        match self.job.await_verdict(&asked)? {
+        let request = self.job.request_confirmation(within)?;
+        self.log.write(Event::Confirm { within });
+        match self.job.await_verdict(&request)? {
             Verdict::Confirmed => Ok(()),
             Verdict::Reverted => Err(AgentError::Unconfirmed { within }),
         }
     }
 
     fn failed(&mut self, error: AgentError) -> AgentError {
-        let Some(kept) = &self.kept else {
+        let Some(record) = &self.record else {
             return error;
         };
-        // What was confirmed stays, whatever happens then.
-        match self.job.judge(Verdict::Reverted) {
+        // Confirmed changes are never reverted.
+        match self.job.decide(Verdict::Reverted) {
             Ok(Verdict::Confirmed) => error,
-            Ok(Verdict::Reverted) | Err(_) => undo::take_back(self.job, kept, error, &mut self.log),
+            Ok(Verdict::Reverted) | Err(_) => undo::revert(self.job, record, error, &mut self.log),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A user's tricks with paths, tried on a directory that stands for `/`.
+//! Attacks with paths, on a directory that stands for `/`.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -8,12 +8,12 @@ use homestak_api::durable::Access;
 use rustix::fs::{CWD, Mode};
 use tempfile::TempDir;
 
-use super::{DIRECTORY, Directory, Fault, Found, Keeper, Walk, read};
+use super::{DIRECTORY, Directory, Entry, PathError, Walk, WritableBy, read};
 
 const ALICE: u32 = 61_001;
 const BOB: u32 = 61_002;
 
-/// A root directory with a home; `None` for whoever cannot give files to others.
+/// A root directory with a home directory; `None` unless root runs the test, which changes owners.
 struct Root(TempDir);
 
 impl Root {
@@ -44,7 +44,7 @@ impl Root {
         fs_err::set_permissions(self.at(path), mode).unwrap();
     }
 
-    /// A link that a user made.
+    /// Creates a symbolic link.
     fn link(&self, path: &str, target: &str, owner: u32) {
         symlink(target, self.at(path)).unwrap();
         std::os::unix::fs::lchown(self.at(path), Some(owner), Some(owner)).unwrap();
@@ -57,21 +57,21 @@ impl Root {
             fd,
             path: PathBuf::from("/"),
             device,
-            keeper: Keeper::Root,
+            writable_by: WritableBy::Root,
             open: true,
         };
         Walk::from(root, creates)
     }
 
-    fn parent(&self, path: &str) -> Result<Directory, Fault> {
+    fn parent(&self, path: &str) -> Result<Directory, PathError> {
         let (directory, _) = self.walk(false).parent(Path::new(path))?;
         Ok(directory)
     }
 
-    fn why(&self, path: &str) -> String {
-        let fault = self.parent(path).unwrap_err();
-        assert!(fault.by_user);
-        fault.source.to_string()
+    fn refusal(&self, path: &str) -> String {
+        let error = self.parent(path).unwrap_err();
+        assert!(error.by_user);
+        error.source.to_string()
     }
 
     fn owner(&self, path: &str) -> (u32, u32) {
@@ -98,48 +98,54 @@ fn links_of_root_in_directories_of_root_are_followed_and_no_others() {
         root.parent("/srv/far/x").unwrap().path,
         Path::new("/srv/homes")
     );
-    // Of a user, or where a user could have put it.
+    // Owned by a user, or where a user could have created it.
     root.link("srv/theirs", "homes", ALICE);
-    assert!(root.why("/srv/theirs/x").contains("is a symbolic link"));
+    assert!(root.refusal("/srv/theirs/x").contains("is a symbolic link"));
     root.link("home/alice/conf", "/etc", 0);
-    assert!(root.why("/home/alice/conf/x").contains("/home/alice/conf"));
+    assert!(
+        root.refusal("/home/alice/conf/x")
+            .contains("/home/alice/conf")
+    );
     root.directory("tmp", 0, 0o1777);
     root.link("tmp/conf", "/etc", 0);
-    assert!(root.why("/tmp/conf/x").contains("is a symbolic link"));
-    // A circle ends.
+    assert!(root.refusal("/tmp/conf/x").contains("is a symbolic link"));
+    // Loops are detected.
     root.link("etc/a", "b", 0);
     root.link("etc/b", "a", 0);
     assert!(root.parent("/etc/a/x").is_err());
-    assert!(root.why("/home/alice/../../etc/x").contains("leads out"));
+    assert!(
+        root.refusal("/home/alice/../../etc/x")
+            .contains("leads out")
+    );
 }
 
 #[test]
-fn a_path_belongs_to_the_first_user_on_it_and_is_refused_where_another_one_is() {
+fn a_path_belongs_to_its_first_user_and_directories_of_others_below_are_refused() {
     let Some(root) = Root::new() else { return };
-    let keeper = |path: &str| root.parent(path).unwrap().keeper();
-    assert_eq!(keeper("/etc/x"), Keeper::Root);
-    assert_eq!(keeper("/home/alice/x"), Keeper::User(ALICE));
-    // Root's directory in it does not give the path back.
+    let writable_by = |path: &str| root.parent(path).unwrap().writable_by();
+    assert_eq!(writable_by("/etc/x"), WritableBy::Root);
+    assert_eq!(writable_by("/home/alice/x"), WritableBy::User(ALICE));
+    // A directory of root in it does not make the path root's again.
     root.directory("home/alice/root", 0, 0o755);
-    assert_eq!(keeper("/home/alice/root/x"), Keeper::User(ALICE));
+    assert_eq!(writable_by("/home/alice/root/x"), WritableBy::User(ALICE));
     root.directory("home/alice/bob", BOB, 0o755);
     assert!(
-        root.why("/home/alice/bob/x")
+        root.refusal("/home/alice/bob/x")
             .contains("belongs to another user")
     );
     root.directory("home/alice/open", 0, 0o777);
     assert!(
-        root.why("/home/alice/open/x")
+        root.refusal("/home/alice/open/x")
             .contains("can be changed by other users")
     );
     root.directory("mail", 0, 0o2775);
-    assert_eq!(keeper("/mail/x"), Keeper::Shared);
+    assert_eq!(writable_by("/mail/x"), WritableBy::Shared);
     root.directory("mail/alice", ALICE, 0o700);
-    assert_eq!(keeper("/mail/alice/x"), Keeper::User(ALICE));
+    assert_eq!(writable_by("/mail/alice/x"), WritableBy::User(ALICE));
 }
 
 #[test]
-fn files_are_given_to_the_owner_of_their_directory_and_to_nobody_else() {
+fn files_are_owned_by_the_owner_of_their_directory_or_root() {
     let Some(root) = Root::new() else { return };
     let home = root.parent("/home/alice/x").unwrap();
     let write = |name: &str, owner: u32| home.write(OsStr::new(name), b"new", owned(owner));
@@ -149,24 +155,24 @@ fn files_are_given_to_the_owner_of_their_directory_and_to_nobody_else() {
     assert_eq!(root.owner("home/alice/y"), (0, 0o600));
     assert!(write("z", BOB).is_err());
     assert!(!root.at("home/alice/z").exists());
-    // What was there keeps its owner, mode and content: it may be a second name of something else.
+    // A replaced file keeps its owner, mode and content: it may be a hard link.
     fs_err::write(root.at("etc/shadow"), "secret").unwrap();
     root.set("etc/shadow", 0, 0o600);
     fs_err::hard_link(root.at("etc/shadow"), root.at("home/alice/link")).unwrap();
     write("link", ALICE).unwrap();
     assert_eq!(root.owner("etc/shadow"), (0, 0o600));
     assert_eq!(fs_err::read(root.at("etc/shadow")).unwrap(), b"secret");
-    // So is what has the name that is used meanwhile.
+    // The same for a file that has the temporary name.
     fs_err::hard_link(root.at("etc/shadow"), root.at("home/alice/.x.homestak-new")).unwrap();
     write("x", ALICE).unwrap();
     assert_eq!(root.owner("etc/shadow"), (0, 0o600));
     assert_eq!(fs_err::read(root.at("etc/shadow")).unwrap(), b"secret");
-    // A link of root could be moved to where root's links are trusted.
+    // A user could move a link of root to where root's links are trusted.
     assert!(home.link(OsStr::new("l"), OsStr::new("/etc")).is_err());
 }
 
 #[test]
-fn a_directory_is_open_when_everyone_may_enter_all_of_them_on_the_way() {
+fn a_directory_is_open_if_everyone_may_enter_it_and_its_parents() {
     let Some(root) = Root::new() else { return };
     root.directory("home/alice/www", ALICE, 0o755);
     assert!(root.parent("/home/alice/www/x").unwrap().is_open());
@@ -176,7 +182,7 @@ fn a_directory_is_open_when_everyone_may_enter_all_of_them_on_the_way() {
 }
 
 #[test]
-fn no_setuid_or_setgid_file_is_put_where_a_user_can_change_it() {
+fn setuid_and_setgid_files_are_refused_where_a_user_can_change_them() {
     let Some(root) = Root::new() else { return };
     root.directory("mail", 0, 0o2775);
     for (path, expected) in [
@@ -193,14 +199,14 @@ fn no_setuid_or_setgid_file_is_put_where_a_user_can_change_it() {
 }
 
 #[test]
-fn a_directory_gets_its_owner_unless_it_is_someone_elses() {
+fn the_owner_of_a_directory_is_set_unless_it_belongs_to_someone_else() {
     let Some(root) = Root::new() else { return };
     let home = root.parent("/home/alice/x").unwrap();
     let set = |name: &str, owner: u32| home.set_directory(OsStr::new(name), 0o700, (owner, owner));
     set("new", ALICE).unwrap();
     assert_eq!(root.owner("home/alice/new"), (ALICE, 0o700));
     set("new", ALICE).unwrap();
-    // Root's as well: a user may have moved it here with what is in it.
+    // Also root's: a user may have moved it here with its content.
     for (name, mode) in [("admin", 0o755), ("secrets", 0o700)] {
         root.directory(&format!("home/alice/{name}"), 0, mode);
         let refused = set(name, ALICE).unwrap_err().to_string();
@@ -210,7 +216,7 @@ fn a_directory_gets_its_owner_unless_it_is_someone_elses() {
         );
         assert_eq!(root.owner(&format!("home/alice/{name}")), (0, mode));
     }
-    // What is left of a run that died is used again; a directory with something in it is not.
+    // A temporary directory of a killed run is reused if it is empty.
     root.directory("home/alice/.half.homestak-new", 0, 0o700);
     set("half", ALICE).unwrap();
     assert_eq!(root.owner("home/alice/half"), (ALICE, 0o700));
@@ -230,7 +236,7 @@ fn a_directory_gets_its_owner_unless_it_is_someone_elses() {
 }
 
 #[test]
-fn pipes_and_secrets_under_another_name_are_not_read_and_large_files_end() {
+fn pipes_and_hard_links_to_secrets_are_not_read_and_large_files_are_bounded() {
     let Some(root) = Root::new() else { return };
     let home = root.parent("/home/alice/x").unwrap();
     let fifo = root.at("home/alice/pipe");
@@ -243,26 +249,26 @@ fn pipes_and_secrets_under_another_name_are_not_read_and_large_files_end() {
     )
     .unwrap();
     assert!(matches!(
-        home.look(OsStr::new("pipe")).unwrap(),
-        Found::Other
+        home.lookup(OsStr::new("pipe")).unwrap(),
+        Entry::Other
     ));
     fs_err::write(root.at("etc/shadow"), "secret").unwrap();
     root.set("etc/shadow", 0, 0o640);
     fs_err::hard_link(root.at("etc/shadow"), root.at("home/alice/keys")).unwrap();
-    let Found::File(_, stat) = home.look(OsStr::new("keys")).unwrap() else {
+    let Entry::File(_, stat) = home.lookup(OsStr::new("keys")).unwrap() else {
         panic!()
     };
     assert!(!home.is_readable(&stat));
     let large = fs_err::File::create(root.at("home/alice/large")).unwrap();
     large.set_len(1 << 40).unwrap();
-    let Found::File(file, _) = home.look(OsStr::new("large")).unwrap() else {
+    let Entry::File(file, _) = home.lookup(OsStr::new("large")).unwrap() else {
         panic!()
     };
     assert_eq!(read(&file, 1000).unwrap(), None);
 }
 
 #[test]
-fn everything_in_a_home_goes_and_nothing_that_links_in_it_lead_to() {
+fn a_home_directory_is_removed_without_following_links() {
     let Some(root) = Root::new() else { return };
     fs_err::write(root.at("etc/passwd"), "root").unwrap();
     root.directory("home/alice/deep", ALICE, 0o755);
@@ -274,34 +280,34 @@ fn everything_in_a_home_goes_and_nothing_that_links_in_it_lead_to() {
     assert!(root.at("etc/passwd").exists());
 }
 
-/// A directory is swapped for a link to `/etc` again and again, while root writes, sets and deletes
-/// in it.
+/// A directory is exchanged with a link to `/etc` continuously, while root writes and deletes in it.
 #[test]
-fn a_directory_that_is_swapped_all_the_time_leads_nowhere_else() {
+fn a_directory_that_is_continuously_replaced_by_a_link_redirects_nothing() {
     let Some(root) = Root::new() else { return };
     fs_err::write(root.at("etc/keys"), "root").unwrap();
     root.directory("home/alice/ssh", ALICE, 0o700);
     root.link("home/alice/link", "/etc", ALICE);
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let stop = std::sync::atomic::AtomicBool::new(false);
     let mut n_written = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (a, b) = (root.at("home/alice/ssh"), root.at("home/alice/link"));
-            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 let flags = rustix::fs::RenameFlags::EXCHANGE;
                 rustix::fs::renameat_with(CWD, &a, CWD, &b, flags).unwrap();
             }
         });
         for _ in 0..2_000 {
-            if let Ok((held, name)) = root.walk(true).parent(Path::new("/home/alice/ssh/keys")) {
-                n_written += usize::from(held.write(&name, b"alice", owned(ALICE)).is_ok());
-                _ = held.remove(&name);
+            if let Ok((directory, name)) = root.walk(true).parent(Path::new("/home/alice/ssh/keys"))
+            {
+                n_written += usize::from(directory.write(&name, b"alice", owned(ALICE)).is_ok());
+                _ = directory.remove(&name);
             }
-            if let Ok((held, name)) = root.walk(true).parent(Path::new("/home/alice/ssh")) {
-                _ = held.set_directory(&name, 0o700, (ALICE, ALICE));
+            if let Ok((directory, name)) = root.walk(true).parent(Path::new("/home/alice/ssh")) {
+                _ = directory.set_directory(&name, 0o700, (ALICE, ALICE));
             }
         }
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(n_written > 0);
     assert_eq!(fs_err::read(root.at("etc/keys")).unwrap(), b"root");
@@ -311,7 +317,7 @@ fn a_directory_that_is_swapped_all_the_time_leads_nowhere_else() {
 }
 
 #[test]
-fn directories_that_are_created_in_a_home_belong_to_its_user() {
+fn directories_created_in_a_home_directory_belong_to_its_user() {
     let Some(root) = Root::new() else { return };
     let walk = root.walk(true);
     walk.parent(Path::new("/home/alice/conf/deep/x")).unwrap();

@@ -1,5 +1,5 @@
-//! Directories created, given to their owners, and removed with everything in them. What a user
-//! moved there is given to nobody, and no link in it is followed.
+//! Directories: creation, ownership, recursive removal. Links are not followed, and the owner of
+//! directories that a user moved is not changed.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,20 +9,20 @@ use homestak_api::durable;
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
 
-use super::{DIRECTORY, Directory, Keeper, Refusal, Why, beside};
+use super::{DIRECTORY, Directory, Refusal, RefusalReason, WritableBy, temporary};
 
-/// So deep may directories be nested that are removed with everything in them.
-const DEEPEST: usize = 200;
+/// Maximum depth of a directory tree that is removed.
+const MAX_DEPTH: usize = 200;
 
 impl Directory {
-    /// Removes a directory that is empty.
+    /// Removes an empty directory.
     pub(crate) fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(self, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes a directory with everything in it, and nothing that is mounted there.
+    /// Removes a directory and its content, but nothing that is mounted there.
     pub(crate) fn remove_all(&self, name: &OsStr) -> io::Result<()> {
-        self.remove_tree(name, DEEPEST)
+        self.remove_tree(name, MAX_DEPTH)
     }
 
     fn remove_tree(&self, name: &OsStr, depth: usize) -> io::Result<()> {
@@ -34,12 +34,12 @@ impl Directory {
         if stat.st_dev != self.device {
             return Err(Errno::XDEV.into());
         }
-        // Whoever owns what is inside, it goes: no name in it is followed.
+        // Its content is removed whoever owns it; no link in it is followed.
         let inner = Self {
             fd,
             path: self.path.join(name),
             device: stat.st_dev,
-            keeper: Keeper::Shared,
+            writable_by: WritableBy::Shared,
             open: false,
         };
         for entry in inner.names()? {
@@ -52,8 +52,8 @@ impl Directory {
         self.remove_empty(name)
     }
 
-    /// Gives a directory that is here owner and mode, or creates it. Where a user could have put a
-    /// directory of someone else, root's included, it stays theirs with what is in it.
+    /// Sets owner and mode of a directory, or creates it. Where a user could have moved a directory of
+    /// someone else, including root, its owner is not changed.
     pub(crate) fn set_directory(
         &self,
         name: &OsStr,
@@ -68,38 +68,38 @@ impl Directory {
             Ok(fd) => {
                 let directory = self.hold(name, fd)?;
                 let owner = rustix::fs::fstat(&directory)?.st_uid;
-                if owner != user && self.keeper != Keeper::Root {
-                    let (path, why) = (directory.path, Why::Owner(owner));
-                    return Err(io::Error::other(Refusal { path, why }));
+                if owner != user && self.writable_by != WritableBy::Root {
+                    let (path, reason) = (directory.path, RefusalReason::Owner(owner));
+                    return Err(io::Error::other(Refusal { path, reason }));
                 }
-                directory.give(access)
+                directory.set_access(access)
             }
         }
     }
 
-    /// Creates a directory beside its place, and moves it there once it belongs to its owner:
-    /// whoever dies in between leaves no directory of root there.
+    /// Creates a directory under a temporary name and renames it once it has its owner, so that a
+    /// killed run leaves no directory of root behind.
     fn create_directory(&self, name: &OsStr, access: (u32, u32, u32)) -> io::Result<()> {
-        let beside = beside(name);
-        match rustix::fs::unlinkat(self, &beside, AtFlags::REMOVEDIR) {
+        let temporary = temporary(name);
+        match rustix::fs::unlinkat(self, &temporary, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::NOTDIR) => self.remove_beside(name),
+            Err(Errno::NOTDIR) => self.remove_temporary(name),
             Err(error) => return Err(error.into()),
         }
-        rustix::fs::mkdirat(self, &beside, Mode::from_raw_mode(0o700))?;
-        let directory = self.subdirectory(&beside)?;
+        rustix::fs::mkdirat(self, &temporary, Mode::from_raw_mode(0o700))?;
+        let directory = self.subdirectory(&temporary)?;
         let stat = rustix::fs::fstat(&directory)?;
-        // A user may have swapped it meanwhile.
+        // A user may have replaced it meanwhile.
         if stat.st_uid != rustix::process::geteuid().as_raw() || !directory.names()?.is_empty() {
-            let (path, why) = (directory.path, Why::Owner(stat.st_uid));
-            return Err(io::Error::other(Refusal { path, why }));
+            let (path, reason) = (directory.path, RefusalReason::Owner(stat.st_uid));
+            return Err(io::Error::other(Refusal { path, reason }));
         }
-        directory.give(access)?;
-        rustix::fs::renameat(self, &beside, self, name)?;
+        directory.set_access(access)?;
+        rustix::fs::renameat(self, &temporary, self, name)?;
         durable::sync(self.as_fd())
     }
 
-    fn give(&self, (mode, user, group): (u32, u32, u32)) -> io::Result<()> {
+    fn set_access(&self, (mode, user, group): (u32, u32, u32)) -> io::Result<()> {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         rustix::fs::fchown(self, Some(user), Some(group))?;
         Ok(rustix::fs::fchmod(self, Mode::from_raw_mode(mode))?)

@@ -1,5 +1,5 @@
-//! The directory of a job, `state/jobs/NAME`: its spec, its events, who works on it, and the one
-//! verdict about its changes. Root alone reads it.
+//! The directory of a job, `state/jobs/NAME`: its spec, its events, its locks, and the verdict about its
+//! changes.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -16,27 +16,26 @@ use crate::{clock, files};
 
 /// The spec of a job.
 pub(crate) const SPEC: &str = "spec.yaml";
-/// What happened, a line each. A job is known once it has this.
+/// One event per line. A job exists once it has this.
 const EVENTS: &str = "events";
-/// Locked by whoever begins the job.
+/// Locked while the job is being created.
 const CLAIM: &str = "claim";
-/// Locked by whoever works on it; put there locked.
+/// Locked by its worker; created locked.
 const ALIVE: &str = "alive";
-/// What is to be confirmed until when.
-const ASKED: &str = "asked.json";
-/// A link to nowhere that is named like the verdict: made at once or not at all, and on a full disk
-/// as well.
+/// The request for confirmation.
+const REQUEST: &str = "asked.json";
+/// A dangling symbolic link to the name of the verdict: created atomically, also on a full disk.
 const VERDICT: &str = "verdict";
-/// How many jobs are remembered.
-const KEPT: usize = 8;
+/// How many jobs are kept.
+const MAX_JOBS: usize = 8;
 
-/// Where a job is.
+/// A job.
 pub(crate) struct Job {
     pub(crate) id: String,
     directory: PathBuf,
 }
 
-/// What becomes of changes that were to be confirmed.
+/// The verdict about changes that were to be confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Confirmed,
@@ -44,7 +43,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Confirmed => "confirmed",
             Self::Reverted => "reverted",
@@ -52,9 +51,9 @@ impl Verdict {
     }
 }
 
-/// That someone is asked to confirm.
+/// A request for confirmation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct ConfirmationRequest {
     pub(crate) within: u64,
     /// By the machine's uptime, in milliseconds.
     pub(crate) until: u64,
@@ -62,17 +61,17 @@ pub(crate) struct Asked {
     pub(crate) boot: String,
 }
 
-impl Asked {
-    pub(crate) fn is_over(&self) -> bool {
+impl ConfirmationRequest {
+    pub(crate) fn is_expired(&self) -> bool {
         self.boot != clock::boot() || clock::uptime() >= self.until
     }
 }
 
 impl Job {
-    pub(crate) fn of(id: &str) -> Self {
+    pub(crate) fn new(id: &str) -> Self {
         Self {
             id: id.to_owned(),
-            directory: super::place("jobs").join(id),
+            directory: super::file("jobs").join(id),
         }
     }
 
@@ -81,14 +80,14 @@ impl Job {
     }
 
     pub(crate) fn failed(&self, name: &str) -> impl Fn(std::io::Error) -> AgentError {
-        AgentError::remember(self.path(name))
+        AgentError::state_file(self.path(name))
     }
 
-    pub(crate) fn is_known(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.path(EVENTS).exists()
     }
 
-    /// Waits until nobody else begins this job.
+    /// Waits until no other process is creating this job.
     pub(crate) fn claim(&self) -> Result<File, AgentError> {
         let failed = self.failed(CLAIM);
         make_directory(&self.directory).map_err(&failed)?;
@@ -97,8 +96,8 @@ impl Job {
         Ok(file)
     }
 
-    /// Tells whether someone begins the job, or works on it.
-    pub(crate) fn is_worked_on(&self) -> bool {
+    /// Tells whether the job is being created or executed.
+    pub(crate) fn is_active(&self) -> bool {
         let is_locked = |name: &str| {
             let file = fs_err::File::open(self.path(name));
             file.is_ok_and(|file| file.into_file().try_lock_shared().is_err())
@@ -106,22 +105,22 @@ impl Job {
         is_locked(CLAIM) || is_locked(ALIVE)
     }
 
-    /// Begins to work on a job.
-    pub(crate) fn take(&self) -> Result<File, AgentError> {
+    /// Starts executing the job.
+    pub(crate) fn start(&self) -> Result<File, AgentError> {
         let failed = self.failed(ALIVE);
-        let beside = self.path("alive.new");
-        let file = open_lock(&beside).map_err(&failed)?;
+        let temporary = self.path("alive.new");
+        let file = open_lock(&temporary).map_err(&failed)?;
         file.try_lock().map_err(|_| AgentError::Busy)?;
-        fs_err::rename(&beside, self.path(ALIVE)).map_err(&failed)?;
+        fs_err::rename(&temporary, self.path(ALIVE)).map_err(&failed)?;
         Ok(file)
     }
 
-    pub(crate) fn is_taken(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.path(ALIVE).exists()
     }
 
-    /// Takes a job over once whoever works on it is gone. `None` when nobody ever did.
-    pub(crate) fn inherit(&self, wait: Wait) -> Result<Option<File>, AgentError> {
+    /// Takes over the job once its worker is gone. `None` if it never had one.
+    pub(crate) fn take_over(&self, wait: Wait) -> Result<Option<File>, AgentError> {
         let failed = self.failed(ALIVE);
         let file = match fs_err::File::open(self.path(ALIVE)) {
             Ok(file) => file.into_file(),
@@ -131,7 +130,7 @@ impl Job {
         match wait {
             Wait::UntilFree => file.lock().map_err(failed)?,
             Wait::Never => {
-                let busy = |_| AgentError::Waiting(self.id.clone());
+                let busy = |_| AgentError::AwaitingConfirmation(self.id.clone());
                 file.try_lock().map_err(busy)?;
             }
         }
@@ -156,24 +155,27 @@ impl Job {
         fs_err::read_to_string(self.path(name)).map_err(self.failed(name))
     }
 
-    /// Reads what happened so far.
+    /// Reads the events so far.
     pub(crate) fn events(&self) -> Result<String, AgentError> {
         self.read_text(EVENTS)
     }
 
-    /// Asks for a confirmation from now on.
-    pub(crate) fn ask(&self, within: u64) -> Result<Asked, AgentError> {
-        let asked = Asked {
+    /// Requests confirmation from now on.
+    pub(crate) fn request_confirmation(
+        &self,
+        within: u64,
+    ) -> Result<ConfirmationRequest, AgentError> {
+        let request = ConfirmationRequest {
             within,
             until: clock::uptime() + within * 1_000,
             boot: clock::boot(),
         };
-        self.write(ASKED, &asked)?;
-        Ok(asked)
+        self.write(REQUEST, &request)?;
+        Ok(request)
     }
 
-    pub(crate) fn enforced(&self) -> Option<Asked> {
-        self.read(ASKED).ok()
+    pub(crate) fn request(&self) -> Option<ConfirmationRequest> {
+        self.read(REQUEST).ok()
     }
 
     pub(crate) fn verdict(&self) -> Option<Verdict> {
@@ -181,13 +183,13 @@ impl Job {
         let verdicts = [Verdict::Confirmed, Verdict::Reverted];
         verdicts
             .into_iter()
-            .find(|verdict| target.as_os_str() == verdict.word())
+            .find(|verdict| target.as_os_str() == verdict.name())
     }
 
-    /// Gives a verdict. The first one counts, and is returned.
-    pub(crate) fn judge(&self, verdict: Verdict) -> Result<Verdict, AgentError> {
+    /// Records a verdict. The first one counts, and is returned.
+    pub(crate) fn decide(&self, verdict: Verdict) -> Result<Verdict, AgentError> {
         let failed = self.failed(VERDICT);
-        match fs_err::os::unix::fs::symlink(verdict.word(), self.path(VERDICT)) {
+        match fs_err::os::unix::fs::symlink(verdict.name(), self.path(VERDICT)) {
             Ok(()) => {
                 let directory = fs_err::File::open(&self.directory).map_err(&failed)?;
                 directory.sync_all().map_err(&failed)?;
@@ -200,22 +202,25 @@ impl Job {
         }
     }
 
-    /// Waits until someone confirms, or nobody did in time.
-    pub(crate) fn await_verdict(&self, asked: &Asked) -> Result<Verdict, AgentError> {
+    /// Waits for the confirmation; reverts when the time is over.
+    pub(crate) fn await_verdict(
+        &self,
+        request: &ConfirmationRequest,
+    ) -> Result<Verdict, AgentError> {
         loop {
             if let Some(verdict) = self.verdict() {
                 return Ok(verdict);
             }
-            if asked.is_over() {
-                return self.judge(Verdict::Reverted);
+            if request.is_expired() {
+                return self.decide(Verdict::Reverted);
             }
-            clock::moment(100);
+            clock::sleep(100);
         }
     }
 
-    /// Forgets the oldest jobs.
-    pub(crate) fn forget_others(&self) {
-        let entries = fs_err::read_dir(super::place("jobs"));
+    /// Deletes the oldest jobs.
+    pub(crate) fn delete_old(&self) {
+        let entries = fs_err::read_dir(super::file("jobs"));
         let mut others: Vec<_> = entries
             .into_iter()
             .flatten()
@@ -228,35 +233,35 @@ impl Job {
             .collect();
         others.sort();
         let awaited = unconfirmed();
-        let n_old = others.len().saturating_sub(KEPT - 1);
+        let n_old = others.len().saturating_sub(MAX_JOBS - 1);
         for (_, name) in others.into_iter().take(n_old) {
-            let other = Self::of(&name);
-            if awaited.as_ref() != Some(&name) && !other.is_worked_on() {
+            let other = Self::new(&name);
+            if awaited.as_ref() != Some(&name) && !other.is_active() {
                 _ = fs_err::remove_dir_all(other.directory);
             }
         }
     }
 }
 
-/// Whether to wait for a job that someone works on.
+/// Whether to wait for the worker of a job.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
     UntilFree,
     Never,
 }
 
-/// Hears of events; tells whether it is still there.
+/// Receives events; returns false when it does not want more.
 pub(crate) type Listener = fn(&NumberedEvent) -> bool;
 
-/// Where a job's events are written.
-pub(crate) struct Log {
+/// The event log of a job.
+pub(crate) struct EventLog {
     file: Option<File>,
     n: u64,
     listener: Option<Listener>,
 }
 
-impl Log {
-    /// Goes on after the events that are there. Whoever cannot be written to hears of them still.
+impl EventLog {
+    /// Continues after the existing events. If the file cannot be opened, only the listener is notified.
     pub(crate) fn open(job: &Job, listener: Option<Listener>) -> Self {
         let text = job.events().unwrap_or_default();
         let mut options = fs_err::OpenOptions::new();
@@ -269,8 +274,8 @@ impl Log {
         }
     }
 
-    /// Says what happened. What cannot be written down is no reason to stop.
-    pub(crate) fn say(&mut self, event: Event) {
+    /// Records an event. Failures to write are ignored.
+    pub(crate) fn write(&mut self, event: Event) {
         self.n += 1;
         let event = NumberedEvent { n: self.n, event };
         if let Some(file) = &mut self.file

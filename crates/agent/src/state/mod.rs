@@ -1,6 +1,5 @@
-//! What this machine remembers of its spec: under `/usr/local/etc/homestak/state`, for root alone.
-//!
-//! Never: a marker of success beside one of failure; a lock that anybody but root can take.
+//! The agent's state under `/usr/local/etc/homestak/state`: specs, markers, locks. Only root may read
+//! it, since it holds secrets and whoever can open a lock can hold it.
 
 pub(crate) mod drift;
 pub(crate) mod job;
@@ -21,70 +20,71 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::AgentError;
-use crate::gather::hostname;
-use crate::path::{self, Found};
+use crate::facts::hostname;
+use crate::path::{self, Entry};
 use crate::{clock, files};
 
-/// The spec that the machine is.
+/// The spec that was applied last.
 pub(crate) const SPEC: &str = "spec.yaml";
-/// The spec that was fetched and is still to be applied. The watch goes by the other until then:
-/// it would not have its changes confirmed.
+/// The spec that was fetched and not applied yet. The watch ignores it, since it does not have changes
+/// confirmed.
 pub(crate) const FETCHED: &str = "spec.fetched.yaml";
-/// The spec of a run that has begun to change the machine and has not ended well.
+/// The spec of a run that changed something and did not succeed.
 const ATTEMPTED: &str = "spec.attempted.yaml";
-/// The spec before the one that is kept.
+/// The spec before that.
 const BEFORE: &str = "spec.yaml.prev";
 const STATE: &str = "converge.json";
-/// Says that the machine is as its spec says.
+/// The marker of success.
 pub(crate) const COMPLETE: &str = "config-complete.json";
-/// Says that it could not be made so.
+/// The marker of failure.
 pub(crate) const FAILED: &str = "config-failed.json";
-/// Held by the run that is at work.
+/// Locked by the current run.
 pub(crate) const LOCK: &str = "lock";
 const UNCONFIRMED: &str = "unconfirmed";
-/// Numbers of users and groups whose creation was reverted.
+/// Ids of users and groups whose creation was reverted.
 const RETIRED: &str = "retired-user";
-/// Where failure is marked when the disk is full or cannot be written.
+/// The marker of failure when the disk is full or read-only.
 const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
 
-/// How long the watch may have the turn before others give up: it may be mending.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often is looked whether it is free.
-const PAUSE: Duration = Duration::from_millis(20);
+/// How long to wait for a watch that holds the run lock: it may be correcting drift.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// The interval of checking whether the lock is free.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Returns where a file of the state is.
-pub(crate) fn place(name: &str) -> PathBuf {
+/// Returns the path of a state file.
+pub(crate) fn file(name: &str) -> PathBuf {
     PathBuf::from(format!("{HOME}/state/{name}"))
 }
 
-/// Says which file of the state it was.
+/// Returns an error about a state file.
 pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError {
-    AgentError::remember(place(name))
+    AgentError::state_file(file(name))
 }
 
-/// Tells whether the state can be read, or is not there.
+/// Tells whether the state can be read, or does not exist.
 pub(crate) fn is_readable() -> bool {
     let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
-    !fs_err::read_dir(place("")).err().is_some_and(denied)
+    !fs_err::read_dir(file("")).err().is_some_and(denied)
 }
 
-/// Writes a file of the state, whole.
+/// Writes a state file atomically.
 pub(crate) fn write(name: &str, content: &str) -> Result<(), AgentError> {
-    let path = place(name);
-    let made = path.parent().map_or(Ok(()), make_directory);
-    made.and_then(|()| files::write(&path, content.as_bytes(), 0o600))
+    let path = file(name);
+    let created = path.parent().map_or(Ok(()), make_directory);
+    created
+        .and_then(|()| files::write(&path, content.as_bytes(), 0o600))
         .map_err(failed(name))
 }
 
-/// Makes a directory for root alone, with those above it that are missing.
+/// Creates a directory that only root may enter, with missing parents.
 pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    // What is above the state is for everyone; what is inside is not.
+    // Everyone may enter the parents of the state directory.
     fs_err::create_dir_all(HOME)?;
-    let inside = |one: &&Path| one.starts_with(HOME) && *one != Path::new(HOME);
-    let mut missing: Vec<&Path> = path.ancestors().filter(inside).collect();
+    let is_inside = |one: &&Path| one.starts_with(HOME) && *one != Path::new(HOME);
+    let mut missing: Vec<&Path> = path.ancestors().filter(is_inside).collect();
     while let Some(directory) = missing.pop() {
         match DirBuilder::new().mode(0o700).create(directory) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -94,168 +94,166 @@ pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Opens a lock, which nobody but root can.
+/// Opens a lock file that only root can open.
 pub(crate) fn open_lock(path: &Path) -> std::io::Result<File> {
     let mut options = fs_err::OpenOptions::new();
     let options = options.create(true).truncate(false).write(true).mode(0o600);
     Ok(options.open(path)?.into_file())
 }
 
-/// Takes everything of the state from others than root: older versions let everyone read it, and
-/// so hold its locks.
+/// Restricts the state to root: older versions let everyone read it, and so hold its locks.
 pub(crate) fn secure() -> Result<(), AgentError> {
-    let state = place("");
-    let Ok(Found::Directory(found)) = path::look(&state) else {
+    let state = file("");
+    let Ok(Entry::Directory(found)) = path::lookup(&state) else {
         return Ok(());
     };
     if found.st_uid == 0 && path::mode(&found) == 0o700 {
         return Ok(());
     }
-    close(&state).map_err(failed(""))?;
+    restrict(&state).map_err(failed(""))?;
     for name in [LOCK, drift::WATCH] {
-        // Whoever has opened it before could still hold it: the next run takes another file. One
-        // that is held by a run is left to the next time.
-        if place(name).exists() && take(name)?.is_some() {
+        // A process that opened it before could still lock it, so it is replaced; one that a run
+        // holds is replaced next time.
+        if file(name).exists() && try_lock(name)?.is_some() {
             remove(name)?;
         }
     }
     Ok(())
 }
 
-/// Leaves a directory, and everything in it, to root.
-fn close(path: &Path) -> std::io::Result<()> {
+/// Makes root the owner of a directory and its content, and removes access for others.
+fn restrict(path: &Path) -> std::io::Result<()> {
     let (directory, name) = path::parent(path)?;
     directory.set_directory(&name, 0o700, (0, 0))?;
     let inside = path::directory(path)?;
     for name in inside.names()? {
-        match inside.look(&name)? {
-            Found::Directory(_) => close(&path.join(&name))?,
-            Found::File(file, _) => {
+        match inside.lookup(&name)? {
+            Entry::Directory(_) => restrict(&path.join(&name))?,
+            Entry::File(file, _) => {
                 rustix::fs::fchown(&file, Some(Uid::ROOT), Some(Gid::ROOT))?;
                 rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600))?;
             }
-            Found::Nothing | Found::Link(_) | Found::Other => {}
+            Entry::Nothing | Entry::Link(_) | Entry::Other => {}
         }
     }
     Ok(())
 }
 
-/// Removes a file of the state; one that is gone is fine.
+/// Removes a state file, if it exists.
 pub(crate) fn remove(name: &str) -> Result<(), AgentError> {
-    match fs_err::remove_file(place(name)) {
+    match fs_err::remove_file(file(name)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(name)(error)),
         _ => Ok(()),
     }
 }
 
-/// Reads what is remembered; nothing when there is nothing.
+/// Reads the recorded state; empty if there is none.
 pub(crate) fn load() -> Result<State, AgentError> {
     read_or_default(STATE)
 }
 
-/// Reads a file of the state. One that cannot be read is not taken for one that is not there.
+/// Reads a state file; the default if it does not exist.
 pub(crate) fn read_or_default<T: DeserializeOwned + Default>(name: &str) -> Result<T, AgentError> {
-    match fs_err::read_to_string(place(name)) {
+    match fs_err::read_to_string(file(name)) {
         Ok(text) => serde_json::from_str(&text)
-            .map_err(AgentError::look(&format!("`{}`", place(name).display()))),
+            .map_err(AgentError::observe(&format!("`{}`", file(name).display()))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(T::default()),
         Err(error) => Err(failed(name)(error)),
     }
 }
 
-/// Remembers.
+/// Records the state.
 pub(crate) fn save(state: &State) -> Result<(), AgentError> {
     let text = serde_json::to_string(state).map_err(|error| failed(STATE)(error.into()))?;
     write(STATE, &text)
 }
 
-/// Returns where the spec is that is meant when none is named.
+/// Returns the path of the spec that is used by default.
 pub(crate) fn next_spec() -> PathBuf {
-    let fetched = place(FETCHED);
+    let fetched = file(FETCHED);
     if fetched.exists() {
         fetched
     } else {
-        place(SPEC)
+        file(SPEC)
     }
 }
 
-/// Keeps the spec, and the one before it. If it is the one that was fetched, none is waiting any
-/// more; another may have come meanwhile.
+/// Stores the applied spec, and the one before. Removes the fetched spec if it is the same.
 pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
-    let before = fs_err::read_to_string(place(SPEC)).ok();
+    let before = fs_err::read_to_string(file(SPEC)).ok();
     if before.as_deref() != Some(text) {
         if before.is_some() {
             remove(BEFORE)?;
-            fs_err::hard_link(place(SPEC), place(BEFORE)).map_err(failed(BEFORE))?;
+            fs_err::hard_link(file(SPEC), file(BEFORE)).map_err(failed(BEFORE))?;
         }
         if attempted().as_deref() == Some(text) {
-            durable::rename(&place(ATTEMPTED), &place(SPEC)).map_err(failed(SPEC))?;
+            durable::rename(&file(ATTEMPTED), &file(SPEC)).map_err(failed(SPEC))?;
         } else {
             write(SPEC, text)?;
         }
     }
     remove(ATTEMPTED)?;
-    match fs_err::read_to_string(place(FETCHED)) {
+    match fs_err::read_to_string(file(FETCHED)) {
         Ok(fetched) if fetched == text => remove(FETCHED),
         _ => Ok(()),
     }
 }
 
-/// Says which spec is being applied, until it is the one that is kept.
+/// Stores the spec that is being applied.
 pub(crate) fn attempt(text: &str) -> Result<(), AgentError> {
     write(ATTEMPTED, text)
 }
 
-/// Says that what it changed was reverted.
+/// Removes the spec that was being applied: its changes were reverted.
 pub(crate) fn forget_attempt() -> Result<(), AgentError> {
     remove(ATTEMPTED)
 }
 
-/// Returns the spec that was being applied when the last run failed or was cut off.
+/// Returns the spec that was being applied when the last run failed or was killed.
 pub(crate) fn attempted() -> Option<String> {
-    fs_err::read_to_string(place(ATTEMPTED)).ok()
+    fs_err::read_to_string(file(ATTEMPTED)).ok()
 }
 
-/// Returns the spec from before a run that applied the one with digest `from`, which is known by
-/// its digest `to`. `None` when another run came since, or that spec is not recorded.
+/// Returns the spec with digest `to` that was applied before the one with digest `from`. `None` if
+/// another spec was applied since, or it is not recorded.
 pub(crate) fn earlier_spec(from: &str, to: &str) -> Option<String> {
     let is = |text: &Option<String>, wanted: &str| {
         text.as_deref()
             .is_some_and(|text| spec_digest(text) == wanted)
     };
-    let read = |name: &str| fs_err::read_to_string(place(name)).ok();
+    let read = |name: &str| fs_err::read_to_string(file(name)).ok();
     let (attempted, now) = (attempted(), read(SPEC));
     if attempted.is_some() && !is(&attempted, from) {
         return None;
     }
-    // A spec that could not be applied whole is not kept.
+    // A spec that failed to apply is not stored.
     if is(&now, to) {
         return now;
     }
     read(BEFORE).filter(|before| is(&now, from) && spec_digest(before) == to)
 }
 
-/// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the
-/// watch had begun is taken over by whoever takes a turn.
+/// Takes the run lock, which is released when it is dropped or the process ends. Its holder takes over
+/// corrections that the watch began.
 pub(crate) fn lock() -> Result<File, AgentError> {
     let begun = clock::instant();
     let file = loop {
-        if let Some(file) = take(LOCK)? {
+        if let Some(file) = try_lock(LOCK)? {
             break file;
         }
-        // The watch gives the turn back; another run may have it for long.
-        if !drift::is_watched() || begun.elapsed() > PATIENCE {
-            return Err(unconfirmed().map_or(AgentError::Busy, AgentError::Waiting));
+        // The watch releases the lock soon; another run may hold it for long.
+        if !drift::is_watched() || begun.elapsed() > LOCK_TIMEOUT {
+            return Err(unconfirmed().map_or(AgentError::Busy, AgentError::AwaitingConfirmation));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(LOCK_PAUSE);
     };
-    drift::note_mending(false)?;
+    drift::set_correcting(false)?;
     Ok(file)
 }
 
-/// Takes a file for as long as it is held. `None` when another has it.
-pub(crate) fn take(name: &str) -> Result<Option<File>, AgentError> {
-    let path = place(name);
+/// Locks a file. `None` if another process holds it.
+pub(crate) fn try_lock(name: &str) -> Result<Option<File>, AgentError> {
+    let path = file(name);
     if let Some(parent) = path.parent() {
         make_directory(parent).map_err(failed(name))?;
     }
@@ -266,7 +264,7 @@ pub(crate) fn take(name: &str) -> Result<Option<File>, AgentError> {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(failed(name)(error)),
         }
-        // One that was replaced meanwhile locks nobody out.
+        // A lock file that was replaced meanwhile is useless.
         let same = |now: std::fs::Metadata| {
             let then = file.metadata();
             then.is_ok_and(|then| (then.dev(), then.ino()) == (now.dev(), now.ino()))
@@ -277,34 +275,34 @@ pub(crate) fn take(name: &str) -> Result<Option<File>, AgentError> {
     }
 }
 
-/// Returns the job whose changes are taken back unless someone confirms them.
+/// Returns the job whose changes await confirmation.
 pub(crate) fn unconfirmed() -> Option<String> {
-    let text = fs_err::read_to_string(place(UNCONFIRMED)).ok()?;
+    let text = fs_err::read_to_string(file(UNCONFIRMED)).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Says that the changes of a job are not confirmed yet.
+/// Records that the changes of a job await confirmation.
 pub(crate) fn await_confirmation(job: &str) -> Result<(), AgentError> {
     write(UNCONFIRMED, job)
 }
 
-/// Says that nothing waits to be confirmed.
-pub(crate) fn nothing_awaited() -> Result<(), AgentError> {
+/// Records that no changes await confirmation.
+pub(crate) fn clear_unconfirmed() -> Result<(), AgentError> {
     remove(UNCONFIRMED)
 }
 
-/// Returns the numbers of users and groups whose creation was reverted: files of theirs may be left.
+/// Returns the ids of users and groups whose creation was reverted: files of theirs may be left.
 pub(crate) fn retired() -> BTreeSet<u32> {
-    let text = fs_err::read_to_string(place(RETIRED)).unwrap_or_default();
+    let text = fs_err::read_to_string(file(RETIRED)).unwrap_or_default();
     let words = text.split_whitespace();
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Says that numbers are not given again.
-pub(crate) fn retire(numbers: [u32; 2]) -> Result<(), AgentError> {
+/// Records ids that must not be reused.
+pub(crate) fn retire(ids: [u32; 2]) -> Result<(), AgentError> {
     let known = retired();
     let mut all = known.clone();
-    all.extend(numbers);
+    all.extend(ids);
     if all == known {
         return Ok(());
     }
@@ -312,7 +310,7 @@ pub(crate) fn retire(numbers: [u32; 2]) -> Result<(), AgentError> {
     write(RETIRED, &words.join(" "))
 }
 
-/// Says that the machine is complete, unless it was said before with the same words.
+/// Writes the marker of success, unless it exists with the same content.
 pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     remove(FAILED)?;
     remove(ATTEMPTED)?;
@@ -326,17 +324,17 @@ pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     write(COMPLETE, &format!("{marker:#}\n"))
 }
 
-/// Says that it failed, and how often.
+/// Writes the marker of failure, with the number of attempts.
 pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
     fail_in("config", error, spec)
 }
 
-/// The same for a phase: `run` is that of a machine which looks after itself.
+/// The same for another phase; that of the watch is `run`.
 pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(), AgentError> {
     let now = clock::now().to_string();
     let before = markers().1.unwrap_or_default();
     let message = error.message();
-    // A watch that finds the same again has nothing new to say.
+    // The watch does not count the same failure again.
     if phase == "run" && before["phase"] == phase && before["message"] == message {
         return Ok(());
     }
@@ -355,11 +353,11 @@ pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(),
         "last_attempt": now,
     });
     let text = format!("{marker:#}\n");
-    // A disk that cannot be written may be why it failed.
+    // The disk may be full or read-only.
     let done = remove(COMPLETE).and_then(|()| write(FAILED, &text));
     if done.is_err() {
-        let place = Path::new(FAILED_ELSEWHERE);
-        return files::write(place, text.as_bytes(), 0o600).map_err(failed(FAILED));
+        let path = Path::new(FAILED_ELSEWHERE);
+        return files::write(path, text.as_bytes(), 0o600).map_err(failed(FAILED));
     }
     _ = fs_err::remove_file(FAILED_ELSEWHERE);
     Ok(())
@@ -372,7 +370,7 @@ pub(crate) fn markers() -> (Option<Value>, Option<Value>) {
 }
 
 fn read(name: &str) -> Option<Value> {
-    read_at(&place(name))
+    read_at(&file(name))
 }
 
 fn read_at(path: &Path) -> Option<Value> {

@@ -1,10 +1,8 @@
-//! Changes that could cut the node off: what they change is kept, and put back unless someone
-//! confirms.
-//!
-//! Packages stay as they are. A verdict holds, whenever the node boots or the agent is killed.
+//! Changes that could make the node unreachable: everything they change is saved, and restored unless
+//! they are confirmed, also after a reboot or when the agent is killed. Packages are not reverted.
 
-mod back;
 mod processes;
+mod restore;
 mod unit;
 
 use std::collections::BTreeMap;
@@ -14,56 +12,56 @@ use std::time::Duration;
 use homestak_core::converge::{Decision, Event, Facts, State, Step, UndoPlan};
 use serde::{Deserialize, Serialize};
 
-use self::back::Found;
-use crate::apply::Quiet;
+use self::restore::SavedPath;
+use crate::apply::NoObserver;
 use crate::converge::converge;
 use crate::error::AgentError;
-use crate::state::job::{Job, Log, SPEC, Verdict, Wait};
-use crate::{clock, spec, state, ui};
+use crate::state::job::{EventLog, Job, SPEC, Verdict, Wait};
+use crate::{clock, spec, state};
 
 const UNDO: &str = "undo.json";
 /// Copies of files.
 const BEFORE: &str = "before";
-/// How often is tried to revert what users keep from being reverted, or what fails while the machine
-/// boots.
-const TRIES: usize = 3;
-/// How long is tried to revert everything else: whoever uses up processes or the disk for a while
-/// must not decide what stays.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Attempts to revert what users prevent from being reverted, or what fails during boot.
+const ATTEMPTS: usize = 3;
+/// How long to try to revert everything else: exhausted processes or disks must not prevent it.
+const REVERT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Everything that is needed to go back.
+/// Everything that is needed to revert a job's changes.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Kept {
-    /// What was remembered.
+pub(crate) struct UndoRecord {
+    /// The recorded state before.
     state: State,
     way: UndoPlan,
-    found: BTreeMap<String, Found>,
-    /// What is done, in words.
-    words: Vec<String>,
-    /// How that could cut the node off.
+    #[serde(rename = "found")]
+    paths: BTreeMap<String, SavedPath>,
+    /// Descriptions of the steps.
+    #[serde(rename = "words")]
+    steps: Vec<String>,
+    /// How they could make the node unreachable.
     dangers: Vec<String>,
-    /// The boot in which it is done.
+    /// The boot in which they are done.
     boot: String,
 }
 
-/// Keeps what a decision changes, and sees to it that it is put back whatever happens to us.
-pub(crate) fn keep(
+/// Saves what a decision changes, and installs the unit that restores it if the agent is killed.
+pub(crate) fn prepare(
     job: &Job,
     decision: &Decision,
     facts: &Facts,
     state: State,
-) -> Result<Kept, AgentError> {
+) -> Result<UndoRecord, AgentError> {
     let way = UndoPlan::new(&decision.steps, facts);
     let copies = job.path(BEFORE);
     state::make_directory(&copies).map_err(job.failed(BEFORE))?;
-    let found = back::copy(&way, &copies).map_err(job.failed(BEFORE))?;
+    let paths = restore::save(&way, &copies).map_err(job.failed(BEFORE))?;
     let own = |step: &&Step| !step.follows_files();
     let dangers = decision.dangers().into_iter();
-    let kept = Kept {
+    let record = UndoRecord {
         state,
         way,
-        found,
-        words: decision
+        paths,
+        steps: decision
             .steps
             .iter()
             .filter(own)
@@ -74,105 +72,111 @@ pub(crate) fn keep(
             .collect(),
         boot: clock::boot(),
     };
-    job.write(UNDO, &kept)?;
-    let armed = state::await_confirmation(&job.id).and_then(|()| unit::install(&job.id));
-    if let Err(error) = armed {
+    job.write(UNDO, &record)?;
+    let installed = state::await_confirmation(&job.id).and_then(|()| unit::install(&job.id));
+    if let Err(error) = installed {
         forget(job);
         return Err(error);
     }
-    Ok(kept)
+    Ok(record)
 }
 
-/// Forgets what was kept: it is confirmed, or put back.
+/// Deletes what was saved: the changes are confirmed or reverted.
 pub(crate) fn forget(job: &Job) {
-    // In this order: as long as a job waits, there is what it needs.
-    _ = state::nothing_awaited();
+    // In this order: an unconfirmed job must have everything that reverts it.
+    _ = state::clear_unconfirmed();
     unit::remove(&job.id);
     _ = fs_err::remove_dir_all(job.path(BEFORE));
     _ = fs_err::remove_file(job.path(UNDO));
 }
 
-/// Removes what was kept by runs that were killed before their first change: it holds secrets.
+/// Deletes what was saved by runs that were killed before their first change: it holds secrets.
 fn forget_copies() {
-    let jobs = fs_err::read_dir(state::place("jobs"));
+    let jobs = fs_err::read_dir(state::file("jobs"));
     for job in jobs.into_iter().flatten().flatten() {
         _ = fs_err::remove_dir_all(job.path().join(BEFORE));
         _ = fs_err::remove_file(job.path().join(UNDO));
     }
 }
 
-/// Takes everything back, and returns what is told of it.
-pub(crate) fn take_back(job: &Job, kept: &Kept, first: AgentError, log: &mut Log) -> AgentError {
+/// Reverts all changes, and returns the error to report.
+pub(crate) fn revert(
+    job: &Job,
+    record: &UndoRecord,
+    first: AgentError,
+    log: &mut EventLog,
+) -> AgentError {
     let first = match first {
-        AgentError::Halfway { first, .. } => first,
+        AgentError::Incomplete { first, .. } => first,
         other => Box::new(other),
     };
-    let about = kept.dangers.join(", ");
-    log.say(Event::Reverted {
+    let about = record.dangers.join(", ");
+    tracing::info!(reason = first.message(), "reverting");
+    log.write(Event::Reverted {
         reason: format!("{}; this was about {about}", first.message()).into(),
     });
     let copies = job.path(BEFORE);
-    let mut reversal = back::Reversal::new(kept, &copies);
-    let (begun, mut n_tries) = (clock::instant(), 0);
-    let stuck = loop {
-        let mut stuck = reversal.go();
-        // What is not read again by now is done by whoever converges the machine next.
-        let mut state = kept.state.clone();
-        state.pending.extend(reversal.pending());
+    let mut restore = restore::Restore::new(record, &copies);
+    let (begun, mut n_attempts) = (clock::instant(), 0);
+    let failures = loop {
+        let mut failures = restore.attempt();
+        // Units that could not be reloaded are left to the next run.
+        let mut state = record.state.clone();
+        state.pending.extend(restore.pending());
         if let Err(error) = state::save(&state).and_then(|()| state::forget_attempt()) {
-            stuck.add(error.message(), false);
+            failures.add(error.message(), false);
         }
-        n_tries += 1;
-        if stuck.words.is_empty() || n_tries >= TRIES && !stuck.may_pass {
-            break stuck.words;
+        n_attempts += 1;
+        if failures.messages.is_empty() || n_attempts >= ATTEMPTS && !failures.transient {
+            break failures.messages;
         }
-        if n_tries >= TRIES && (!reversal.same_boot || begun.elapsed() >= PATIENCE) {
-            break stuck.words;
+        if n_attempts >= ATTEMPTS && (!restore.same_boot || begun.elapsed() >= REVERT_TIMEOUT) {
+            break failures.messages;
         }
-        clock::moment(1_000);
+        clock::sleep(1_000);
     };
-    AgentError::TakenBack {
+    AgentError::Reverted {
         first,
-        back: kept.words.clone(),
-        stuck: stuck.into_iter().collect(),
+        steps: record.steps.clone(),
+        failures: failures.into_iter().collect(),
     }
 }
 
-/// Takes the turn, which is held until the machine is marked. Changes of an earlier run that wait for
-/// their confirmation are an error.
-pub(crate) fn turn() -> Result<File, AgentError> {
-    let turn = state::lock()?;
+/// Takes the run lock, which is held until the marker is written. Fails if changes of an earlier run
+/// await confirmation.
+pub(crate) fn lock() -> Result<File, AgentError> {
+    let lock = state::lock()?;
     require_none()?;
-    Ok(turn)
+    Ok(lock)
 }
 
-/// Returns an error when changes of an earlier run wait for their confirmation. When nobody looks
-/// after them any more, they are taken back now. Whoever calls has the turn.
+/// Returns an error if changes of an earlier run await confirmation; reverts them if their worker is
+/// gone. The caller holds the run lock.
 fn require_none() -> Result<(), AgentError> {
     let Some(id) = state::unconfirmed() else {
         forget_copies();
         return Ok(());
     };
-    let job = Job::of(&id);
-    let _alive = job.inherit(Wait::Never)?;
+    let job = Job::new(&id);
+    let _alive = job.take_over(Wait::Never)?;
     if state::unconfirmed().as_ref() == Some(&id) {
         resume(&job)?;
     }
     Ok(())
 }
 
-/// Waits until whoever works on a job is gone, and takes its changes back when they were not
-/// confirmed.
+/// Waits until the worker of a job is gone, and reverts its changes if they were not confirmed.
 pub(crate) fn guard(job: &Job) -> Result<u8, AgentError> {
-    let _alive = job.inherit(Wait::UntilFree)?;
+    let _span = tracing::info_span!("job", id = job.id).entered();
+    let _alive = job.take_over(Wait::UntilFree)?;
     if state::unconfirmed().as_ref() != Some(&job.id) {
         unit::remove(&job.id);
         return Ok(0);
     }
-    let _turn = loop {
+    let _lock = loop {
         match state::lock() {
-            Ok(turn) => break turn,
-            Err(AgentError::Busy | AgentError::Waiting(_)) => clock::moment(50),
+            Ok(lock) => break lock,
+            Err(AgentError::Busy | AgentError::AwaitingConfirmation(_)) => clock::sleep(50),
             Err(error) => return Err(error),
         }
     };
@@ -180,52 +184,52 @@ pub(crate) fn guard(job: &Job) -> Result<u8, AgentError> {
     Ok(0)
 }
 
-/// Goes on with a job whose worker is gone. Whoever calls has the turn, and the job.
+/// Finishes a job whose worker is gone. The caller holds the run lock and that of the job.
 fn resume(job: &Job) -> Result<(), AgentError> {
-    let mut log = Log::open(job, None);
-    let kept: Kept = match job.read(UNDO) {
-        Ok(kept) => kept,
-        // Killed before the first change, or after the last thing was put back.
+    let mut log = EventLog::open(job, None);
+    let record: UndoRecord = match job.read(UNDO) {
+        Ok(record) => record,
+        // Killed before the first change, or after everything was restored.
         Err(_) => {
             forget(job);
             return Ok(());
         }
     };
-    let same_boot = kept.boot == clock::boot();
-    let asked = job.enforced();
-    let verdict = match (job.verdict(), &asked) {
+    let same_boot = record.boot == clock::boot();
+    let request = job.request();
+    let verdict = match (job.verdict(), &request) {
         (Some(verdict), _) => verdict,
-        (None, Some(asked)) if same_boot => job.await_verdict(asked)?,
-        (None, _) => job.judge(Verdict::Reverted)?,
+        (None, Some(request)) if same_boot => job.await_verdict(request)?,
+        (None, _) => job.decide(Verdict::Reverted)?,
     };
     let text = job.read_text(SPEC)?;
     let spec = spec::parse("-", text);
     let name = spec.as_ref().map(|spec| spec.name.clone());
     let name = name.unwrap_or_default();
     let done = match verdict {
-        // All was done but the last notes.
-        Verdict::Confirmed if same_boot => converge(spec, 0, &mut Quiet),
+        // Only the records are missing.
+        Verdict::Confirmed if same_boot => converge(spec, 0, &mut NoObserver),
         Verdict::Confirmed => Err(AgentError::Killed),
         Verdict::Reverted => {
-            let first = match asked {
-                Some(asked) if same_boot => AgentError::Unconfirmed {
-                    within: asked.within,
+            let first = match request {
+                Some(request) if same_boot => AgentError::Unconfirmed {
+                    within: request.within,
                 },
-                Some(_) | None if same_boot => AgentError::CutOff("the agent was killed"),
-                Some(_) | None => AgentError::CutOff("the node was restarted"),
+                Some(_) | None if same_boot => AgentError::Interrupted("the agent was killed"),
+                Some(_) | None => AgentError::Interrupted("the node was restarted"),
             };
-            Err(take_back(job, &kept, first, &mut log))
+            Err(revert(job, &record, first, &mut log))
         }
     };
     let (success, result) = match done {
         Ok(done) => (true, done.body),
         Err(error) => {
             _ = state::fail(&error, &name);
-            ui::say(&format!("error: {}", error.message()));
+            tracing::error!("{}", error.message());
             (false, error.result())
         }
     };
     forget(job);
-    log.say(Event::End { success, result });
+    log.write(Event::End { success, result });
     Ok(())
 }

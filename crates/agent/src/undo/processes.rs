@@ -1,5 +1,5 @@
-//! Processes of a user who is removed are ended: the user's number may be given to the next one.
-//! Containers have users with numbers of their own, and are left running.
+//! Ends the processes of a user who is removed, since the UID may be reused. Processes of containers
+//! have UIDs of their own and keep running.
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,10 +13,10 @@ pub(super) fn end(user: u32) -> bool {
             return true;
         }
         for process in all {
-            // One that has ended meanwhile is fine.
+            // It may have ended meanwhile.
             _ = kill_process(process, Signal::KILL);
         }
-        clock::moment(100);
+        clock::sleep(100);
     }
     false
 }
@@ -33,7 +33,7 @@ fn of(user: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// Tells whether a process that has not ended has a user's number.
+/// Tells whether a running process has a UID.
 fn is_of(status: &[u8], user: u32) -> bool {
     let status = String::from_utf8_lossy(status);
     let value = |name: &str| {
@@ -45,8 +45,8 @@ fn is_of(status: &[u8], user: u32) -> bool {
     !ended && value("Uid:").is_some_and(|ids| ids.split_whitespace().any(|id| id == user))
 }
 
-/// A container of root has processes of its own and numbers of this machine. A user has no such
-/// processes without other numbers as well.
+/// Tells whether a process runs in a container of root: in another PID namespace, but in our user
+/// namespace. Users cannot create the former without the latter.
 fn is_contained(number: i32) -> bool {
     let same = |kind: &str| {
         let own = fs_err::read_link(format!("/proc/self/ns/{kind}")).ok();
@@ -62,7 +62,7 @@ mod tests {
     use super::{end, is_of, of};
 
     #[test]
-    fn a_process_is_of_a_user_by_any_of_its_numbers_until_it_has_ended() {
+    fn a_process_belongs_to_a_user_by_any_of_its_uids_until_it_has_ended() {
         let status = |state: &str| format!("Name:\tx\nState:\t{state}\nUid:\t7\t0\t0\t0\n");
         assert!(is_of(status("S (sleeping)").as_bytes(), 7));
         assert!(!is_of(status("S (sleeping)").as_bytes(), 77));
@@ -76,10 +76,7 @@ mod tests {
             return;
         }
         let user = 61_777;
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test starts what is to be ended"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "the test starts processes")]
         let sleep = || {
             std::process::Command::new("sleep")
                 .arg("60")

@@ -13,7 +13,7 @@ fn name(job: &str) -> String {
     format!("homestak-undo-{job}.service")
 }
 
-fn places(job: &str) -> (PathBuf, PathBuf) {
+fn paths(job: &str) -> (PathBuf, PathBuf) {
     let units = Path::new(UNITS);
     let wants = units.join("multi-user.target.wants");
     (units.join(name(job)), wants.join(name(job)))
@@ -21,12 +21,12 @@ fn places(job: &str) -> (PathBuf, PathBuf) {
 
 /// Installs the unit, enables it for the next boot, and starts it.
 pub(super) fn install(job: &str) -> Result<(), AgentError> {
-    let (path, wanted) = places(job);
+    let (path, wanted) = paths(job);
     let program = settings::program();
     let text = format!(
-        "# Written by homestak; gone once the changes of {job} are confirmed or taken back.
+        "# Written by homestak; removed when the changes of job {job} are confirmed or reverted.
 [Unit]
-Description=Take changes of homestak back that nobody confirmed
+Description=Revert unconfirmed changes of homestak
 DefaultDependencies=no
 Wants=network-pre.target
 After=local-fs.target systemd-remount-fs.service systemd-sysctl.service
@@ -44,13 +44,13 @@ RestartSec=1
     let failed = AgentError::write(path.display());
     write(&path, text.as_bytes(), 0o644).map_err(&failed)?;
     link(&wanted.to_string_lossy(), &path.to_string_lossy()).map_err(failed)?;
-    process::must(&["systemctl", "start", "--no-block", "--", &name(job)])?;
+    process::run_ok(&["systemctl", "start", "--no-block", "--", &name(job)])?;
     Ok(())
 }
 
-/// Removes the unit. One that runs goes on to its end.
+/// Removes the unit. If it is running, it runs to its end.
 pub(super) fn remove(job: &str) {
-    let (path, wanted) = places(job);
+    let (path, wanted) = paths(job);
     _ = fs_err::remove_file(wanted);
     _ = fs_err::remove_file(path);
 }

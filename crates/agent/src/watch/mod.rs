@@ -1,11 +1,10 @@
-//! Watching the machine, so that what changes is seen at once and corrected as its spec says. It
-//! never competes: with a run that has the turn, with itself, or with whoever changes a field
-//! again and again.
+//! Watches the machine for changes, and checks for drift after each and periodically. Waits while
+//! another run holds the run lock.
 
-mod bus;
 mod notify;
 mod paths;
 mod sources;
+mod units;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,80 +13,80 @@ use homestak_core::converge::DriftState;
 use homestak_core::error::chain;
 
 use self::notify::Notify;
-use self::paths::Aimed;
+use self::paths::WatchUpdate;
 use self::sources::Sources;
-use crate::error::{AgentError, PARTLY};
-use crate::run::{self, Charge, Mends};
+use crate::error::{AgentError, PARTLY_REFUSED};
+use crate::run::{self, CheckOptions, Correction};
 use crate::spec::{self, Spec};
 use crate::state::drift;
-use crate::{clock, process, state, ui};
+use crate::{clock, process, state};
 
-/// Changes often come in bursts: it is looked when nothing has happened for so long.
-const QUIET: Duration = Duration::from_millis(150);
-/// A burst that does not end is looked at all the same.
-const LONGEST_BURST: Duration = Duration::from_secs(1);
-/// How often is looked whether the turn is free.
-const TURN: Duration = Duration::from_millis(100);
-/// How long is waited after a look that failed; each time in a row doubles it.
+/// Events often come in bursts: a check follows after this long without one.
+const QUIET_TIME: Duration = Duration::from_millis(150);
+/// The longest time that a burst delays a check.
+const MAX_BURST: Duration = Duration::from_secs(1);
+/// The interval of trying to take the run lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+/// The delay after a failed check, doubled for each failure in a row.
 const RETRY: Duration = Duration::from_secs(5);
-/// The longest that is waited, and how often is looked while there is no spec.
-const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// The longest such delay, and the interval of checks without a spec.
+const MAX_RETRY: Duration = Duration::from_secs(300);
 
-/// How often is looked at least while not everything can be watched.
-const BLIND: Duration = Duration::from_secs(10);
+/// The longest interval of checks while not everything can be watched.
+const UNWATCHED_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often is looked while the machine is started, and for how long.
-const STARTING: Duration = Duration::from_secs(2);
-const LONGEST_START: Duration = Duration::from_secs(300);
+/// The interval of checks while the machine boots, and the longest time that counts as booting.
+const BOOT_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_BOOT_TIME: Duration = Duration::from_secs(300);
 
 /// Watches until the program is replaced or ended.
 pub(crate) fn watch() -> Result<u8, AgentError> {
-    let Some(_only) = drift::lock_watch()? else {
+    let Some(_lock) = drift::lock_watch()? else {
         return Err(AgentError::Watched);
     };
-    let mut watch = Watch {
+    let mut watcher = Watcher {
         sources: Sources::new(),
         notify: Notify::new(),
         program: program(),
-        starting: Some(clock::instant()),
-        trouble: None,
+        booting_since: Some(clock::instant()),
+        problem: None,
         n_failed: 0,
     };
-    // Whoever starts us may have the turn, and waits for this.
-    watch.notify.ready();
+    // Before the run lock is taken: the run that starts this unit holds it.
+    watcher.notify.ready();
     let mut due = clock::instant();
     loop {
-        watch.wait(due)?;
-        if watch.is_replaced() {
-            ui::say("the program was replaced, so that the new one is started");
+        watcher.wait(due)?;
+        if watcher.is_replaced() {
+            tracing::info!("the program was replaced; exiting so that systemd starts the new one");
             return Ok(0);
         }
-        let wait = watch.look()?;
+        let wait = watcher.lock_and_check()?;
         due = clock::instant() + wait;
     }
 }
 
 fn failed(source: std::io::Error) -> AgentError {
-    AgentError::look("changes of this machine")(source)
+    AgentError::observe("event sources")(source)
 }
 
-struct Watch {
+struct Watcher {
     sources: Sources,
     notify: Notify,
     program: Option<PathBuf>,
-    /// Since when we watch a machine that may still be starting.
-    starting: Option<Instant>,
-    /// What was last in the way.
-    trouble: Option<String>,
+    /// The start of the watch, while the machine may still be booting.
+    booting_since: Option<Instant>,
+    /// Why the last check failed, or did not correct everything.
+    problem: Option<String>,
     n_failed: u32,
 }
 
-impl Watch {
-    /// Waits until something has happened and it is quiet again, or until it is time.
+impl Watcher {
+    /// Waits for events and the end of their burst, but not longer than until `due`.
     fn wait(&mut self, due: Instant) -> Result<(), AgentError> {
         loop {
             let left = due.saturating_duration_since(clock::instant());
-            let longest = left.min(self.notify.silence());
+            let longest = left.min(self.notify.interval());
             let happened = self.sources.wait(longest).map_err(failed)?;
             self.notify.alive();
             if happened {
@@ -98,161 +97,170 @@ impl Watch {
             }
         }
         let begun = clock::instant();
-        while clock::instant().saturating_duration_since(begun) < LONGEST_BURST {
-            if !self.sources.wait(QUIET).map_err(failed)? {
+        while clock::instant().saturating_duration_since(begun) < MAX_BURST {
+            if !self.sources.wait(QUIET_TIME).map_err(failed)? {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Looks, and returns after which time it is looked again when nothing happens.
-    fn look(&mut self) -> Result<Duration, AgentError> {
-        let (_turn, cut_off) = loop {
+    /// Takes the run lock and checks for drift. Returns the delay of the next check.
+    fn lock_and_check(&mut self) -> Result<Duration, AgentError> {
+        let (_lock, interrupted) = loop {
             match drift::lock() {
-                Ok(turn) => break turn,
-                Err(AgentError::Busy | AgentError::Waiting(_)) => {}
+                Ok(lock) => break lock,
+                Err(AgentError::Busy | AgentError::AwaitingConfirmation(_)) => {}
                 Err(error) => return Err(error),
             }
             self.notify.alive();
-            self.sources.wait(TURN).map_err(failed)?;
+            self.sources.wait(LOCK_PAUSE).map_err(failed)?;
         };
         let mut drift = drift::load();
+        let _span = tracing::info_span!("check", n = drift.n_checks).entered();
         self.notify.busy();
-        let looked = self.look_and_mend(&mut drift, cut_off);
+        let checked = self.check(&mut drift, interrupted);
         self.notify.idle();
-        let (wait, trouble) = match looked {
-            Ok((wait, trouble)) => {
+        let (wait, problem) = match checked {
+            Ok((wait, problem)) => {
                 self.n_failed = 0;
-                (wait, trouble)
+                (wait, problem)
             }
             Err(error) => {
                 let wait = RETRY * (1 << self.n_failed.min(10));
                 self.n_failed += 1;
-                (wait.min(LONGEST_RETRY), Some(chain(&error)))
+                (wait.min(MAX_RETRY), Some(chain(&error)))
             }
         };
-        if trouble != self.trouble {
-            // Said once, however often it is met.
-            ui::say(trouble.as_deref().unwrap_or("all is well again"));
-            self.trouble.clone_from(&trouble);
+        if problem != self.problem {
+            // Logged once, even if it persists.
+            match &problem {
+                Some(problem) => tracing::warn!("{problem}"),
+                None => tracing::info!("the problem is resolved"),
+            }
+            self.problem.clone_from(&problem);
         }
-        drift.error = trouble;
+        drift.error = problem;
         if let Err(error) = drift::save(&drift) {
-            // A disk that is full is no reason to end.
-            ui::say(&chain(&error));
-            return Ok(LONGEST_RETRY);
+            // The disk may be full; the watch continues.
+            tracing::error!("{}", chain(&error));
+            return Ok(MAX_RETRY);
         }
-        let next = drift.next_retry(clock::both()).map(Duration::from_millis);
+        let next = drift
+            .next_retry(clock::now_and_uptime())
+            .map(Duration::from_millis);
         Ok(next.map_or(wait, |next| next.min(wait)))
     }
 
-    /// Also returns why nothing is mended, when nothing is.
-    fn look_and_mend(
+    /// Checks for drift. Returns the delay of the next check, and why not everything is corrected.
+    fn check(
         &mut self,
         drift: &mut DriftState,
-        cut_off: bool,
+        interrupted: bool,
     ) -> Result<(Duration, Option<String>), AgentError> {
-        let mut spec = match spec::kept() {
+        let mut spec = match spec::current() {
             Ok(spec) => spec,
             Err(error @ AgentError::NoSpec { .. }) => {
-                return Ok((LONGEST_RETRY, Some(chain(&error))));
+                return Ok((MAX_RETRY, Some(chain(&error))));
             }
             Err(error) => return Err(error),
         };
-        let Aimed { fresh, missed } = self.aim(&spec)?;
-        let starts = self.starts();
-        let (charge, why) = if starts {
-            let why = "this machine is still starting".to_owned();
+        let WatchUpdate { added, error } = self.update_sources(&spec)?;
+        let boots = self.is_booting();
+        let (options, why) = if boots {
+            let why = "this machine is still booting".to_owned();
             (NOTHING, Some(why))
         } else {
-            allowed(&mut spec, cut_off)
+            allowed(&mut spec, interrupted)
         };
-        run::round(&spec, drift, charge)?;
-        let sweep = Duration::from_secs(spec.check_interval);
-        let wait = if fresh {
-            // Something may have happened before it was watched.
+        run::check_and_correct(&spec, drift, options)?;
+        let interval = Duration::from_secs(spec.check_interval);
+        let wait = if added {
+            // Changes may have been missed before it was watched.
             Duration::ZERO
-        } else if starts {
-            STARTING
-        } else if missed.is_some() {
-            sweep.min(BLIND)
+        } else if boots {
+            BOOT_INTERVAL
+        } else if error.is_some() {
+            interval.min(UNWATCHED_INTERVAL)
         } else {
-            sweep
+            interval
         };
-        let missed = missed.map(|error| {
-            format!("not everything can be watched, so that it is looked at every {} s instead: {error}", BLIND.as_secs())
+        let unwatched = error.map(|error| {
+            format!(
+                "not everything can be watched; checking every {} s instead: {error}",
+                UNWATCHED_INTERVAL.as_secs()
+            )
         });
-        Ok((wait, why.or(missed)))
+        Ok((wait, why.or(unwatched)))
     }
 
-    /// Tells whether the machine is still being started: addresses and units that are on their way
-    /// are not missing. One that never gets there is looked after all the same.
-    fn starts(&mut self) -> bool {
-        let Some(begun) = self.starting else {
+    /// Tells whether the machine is still booting: units and addresses that are starting are not drift.
+    fn is_booting(&mut self) -> bool {
+        let Some(begun) = self.booting_since else {
             return false;
         };
-        let ended = process::run(&["systemctl", "is-system-running"]);
-        let word = ended.map(|ended| ended.out).unwrap_or_default();
-        let early = matches!(word.trim(), "initializing" | "starting");
-        let long = clock::instant().saturating_duration_since(begun) > LONGEST_START;
+        let output = process::run(&["systemctl", "is-system-running"]);
+        let state = output.map(|output| output.out).unwrap_or_default();
+        let early = matches!(state.trim(), "initializing" | "starting");
+        let long = clock::instant().saturating_duration_since(begun) > MAX_BOOT_TIME;
         if !early || long {
-            self.starting = None;
+            self.booting_since = None;
         }
-        self.starting.is_some()
+        self.booting_since.is_some()
     }
 
-    fn aim(&mut self, spec: &Spec) -> Result<Aimed, AgentError> {
-        let heard = self.sources.hears_units();
-        let aimed = self.sources.aim(&spec.wanted, &state::load()?);
-        if heard && !self.sources.hears_units() {
-            ui::say("systemd is not heard, so that units are only seen from time to time");
+    fn update_sources(&mut self, spec: &Spec) -> Result<WatchUpdate, AgentError> {
+        let had_signals = self.sources.has_signals();
+        let update = self.sources.update(&spec.wanted, &state::load()?);
+        if had_signals && !self.sources.has_signals() {
+            tracing::warn!(
+                "no signals from systemd: changed units are only found by the periodic check"
+            );
         }
-        Ok(aimed)
+        Ok(update)
     }
 
-    /// Tells whether another program is where this one was.
+    /// Tells whether the file of this program was replaced.
     fn is_replaced(&self) -> bool {
         self.program.is_some() && program() != self.program
     }
 }
 
-/// Returns the program as the kernel names it: one that is no longer there has another name.
+/// Returns the path of the running program as the kernel reports it, which changes when it is deleted.
 fn program() -> Option<PathBuf> {
     fs_err::read_link("/proc/self/exe").ok()
 }
 
-/// Nothing is mended.
-const NOTHING: Charge = Charge {
-    mends: Mends::None,
-    marks: false,
+/// Nothing is corrected.
+const NOTHING: CheckOptions = CheckOptions {
+    correct: Correction::None,
+    write_marker: false,
 };
 
-/// Tells what may be mended, and why not everything. After a run that failed or was cut off, the
-/// spec that is kept is not the one that was asked for last: what both say is kept up, and going
-/// back to the other one is not ours to decide.
-fn allowed(spec: &mut Spec, cut_off: bool) -> (Charge, Option<String>) {
-    let charge = |marks| Charge {
-        mends: Mends::Most,
-        marks,
+/// Returns what may be corrected, and why not everything. After a failed or interrupted `config apply`
+/// only fields that the current and the attempted spec agree on are corrected.
+fn allowed(spec: &mut Spec, interrupted: bool) -> (CheckOptions, Option<String>) {
+    let options = |write_marker| CheckOptions {
+        correct: Correction::NotHeld,
+        write_marker,
     };
     let (complete, failed) = state::markers();
-    let ours = match &failed {
-        // Everything but what was refused was done, by a watch or because somebody asked.
-        Some(failed) => failed["phase"] == "run" || failed["error"] == PARTLY,
-        None => complete.is_some() || cut_off,
+    let applied = match &failed {
+        // Everything was applied, except refused changes.
+        Some(failed) => failed["phase"] == "run" || failed["error"] == PARTLY_REFUSED,
+        None => complete.is_some() || interrupted,
     };
-    if ours {
-        return (charge(true), None);
+    if applied {
+        return (options(true), None);
     }
     let what = match &failed {
         Some(_) => "failed",
-        None => "has not ended",
+        None => "did not finish",
     };
     let Some(text) = state::attempted() else {
         return match failed {
-            // It failed before it had changed anything.
-            Some(_) => (charge(false), None),
+            // It failed before its first change.
+            Some(_) => (options(false), None),
             None => (NOTHING, Some(format!("the last `config apply` {what}"))),
         };
     };
@@ -262,11 +270,11 @@ fn allowed(spec: &mut Spec, cut_off: bool) -> (Charge, Option<String>) {
     spec.policy = spec.policy.with_frozen(&spec.wanted, &other.wanted);
     let frozen: Vec<&str> = spec.policy.frozen.iter().map(String::as_str).collect();
     let why = format!(
-        "the last `config apply` {what}; until one succeeds this is left as it is: {}",
+        "the last `config apply` {what}; not corrected until one succeeds: {}",
         frozen.join(", ")
     );
     (
-        charge(frozen.is_empty()),
+        options(frozen.is_empty()),
         (!frozen.is_empty()).then_some(why),
     )
 }

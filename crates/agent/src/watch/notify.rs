@@ -1,4 +1,4 @@
-//! Notifies systemd that we are ready, and alive. Without systemd this does nothing.
+//! Notifications to systemd: readiness and the watchdog. Without systemd they do nothing.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::settings;
 
-/// Longer than packages may take: while they are installed nothing else is said.
-const LONG: Duration = Duration::from_secs(4000);
+/// The watchdog timeout during a check, which may install packages.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(4000);
 
-/// The way to systemd.
+/// The notification socket.
 pub(super) struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
@@ -23,38 +23,41 @@ impl Notify {
         }
     }
 
-    fn say(&self, line: &str) {
+    fn send(&self, line: &str) {
         if let Some((socket, to)) = &self.socket {
             _ = socket.send_to_addr(line.as_bytes(), to);
         }
     }
 
-    /// Says that the machine is watched.
+    /// The watch has started.
     pub(super) fn ready(&self) {
-        self.say("READY=1");
+        self.send("READY=1");
     }
 
-    /// Says that we are alive.
+    /// Resets the watchdog.
     pub(super) fn alive(&self) {
-        self.say("WATCHDOG=1");
+        self.send("WATCHDOG=1");
     }
 
-    /// Says that it may take long until we say anything again.
+    /// Extends the watchdog timeout for a check.
     pub(super) fn busy(&self) {
         if self.watchdog.is_some() {
-            self.say(&format!("WATCHDOG_USEC={}", LONG.as_micros()));
+            self.send(&format!("WATCHDOG_USEC={}", BUSY_TIMEOUT.as_micros()));
         }
     }
 
-    /// Says that it may not any more.
+    /// Restores the watchdog timeout.
     pub(super) fn idle(&self) {
-        if let Some(usual) = self.watchdog {
-            self.say(&format!("WATCHDOG_USEC={}\nWATCHDOG=1", usual.as_micros()));
+        if let Some(timeout) = self.watchdog {
+            self.send(&format!(
+                "WATCHDOG_USEC={}\nWATCHDOG=1",
+                timeout.as_micros()
+            ));
         }
     }
 
-    /// Returns how long we may be silent at most.
-    pub(super) fn silence(&self) -> Duration {
+    /// Returns the longest time between two notifications.
+    pub(super) fn interval(&self) -> Duration {
         self.watchdog
             .map_or(Duration::from_secs(3600), |watchdog| watchdog / 2)
     }

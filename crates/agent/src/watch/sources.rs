@@ -1,5 +1,5 @@
-//! All sources of events, waited for at once. They tell that something happened; what, is looked
-//! up.
+//! All event sources of the watch, waited for at once. An event only says that something changed;
+//! what changed is observed afterwards.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,27 +12,27 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
-use super::bus::Bus;
-use super::paths::{Aimed, Paths};
-use crate::gather::{rows, sysctl_path};
+use super::paths::{Paths, WatchUpdate};
+use super::units::UnitSignals;
+use crate::facts::{rows, sysctl_path};
 use crate::state;
 
-/// Accounts and packages: whatever changes them moves a new file here.
-const BOOKS: &[&str] = &[
+/// Accounts and packages: every change of them replaces one of these files.
+const DATABASES: &[&str] = &[
     "/etc/passwd",
     "/etc/shadow",
     "/etc/group",
     "/var/lib/dpkg/status",
 ];
-/// The kernel's host name: it can be waited for.
+/// The kernel's host name, which can be polled.
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
-/// Groups of the kernel's messages about addresses and routes, for IPv4 and IPv6.
+/// Netlink groups of addresses and routes, for IPv4 and IPv6.
 const ADDRESSES: (u32, u32) = (0x10 | 0x40, 0x100 | 0x400);
 
 /// All sources.
 pub(super) struct Sources {
     paths: Paths,
-    bus: Option<Bus>,
+    signals: Option<UnitSignals>,
     units: BTreeSet<String>,
     hostname: Option<File>,
     network: Option<OwnedFd>,
@@ -40,62 +40,62 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Opens sources that watch nothing but the spec yet.
+    /// Opens sources that watch only the agent's own files at first.
     pub(super) fn new() -> Self {
+        let hostname = fs_err::File::open(HOSTNAME).map(fs_err::File::into_file);
         let mut sources = Self {
             paths: Paths::new(),
-            bus: None,
+            signals: None,
             units: BTreeSet::new(),
-            hostname: fs_err::File::open(HOSTNAME)
-                .map(fs_err::File::into_file)
-                .ok(),
+            hostname: hostname.ok(),
             network: None,
             groups: 0,
         };
-        // What cannot be watched is said when everything else is watched as well.
-        sources.paths.aim(&own(), &BTreeSet::new());
+        // Paths that cannot be watched are reported by the first `update`.
+        sources.paths.update(&own_files(), &BTreeSet::new());
         sources
     }
 
-    /// Watches what these resources are about. Tells whether anything was not watched before, and
-    /// why something is not.
-    pub(super) fn aim(&mut self, wanted: &[Resource], last: &State) -> Aimed {
+    /// Watches what these resources depend on.
+    pub(super) fn update(&mut self, wanted: &[Resource], last: &State) -> WatchUpdate {
         let scope = FactScope::of(wanted, last);
-        let mut files = own();
+        let mut files = own_files();
         files.extend(scope.files.iter().cloned());
-        files.extend(BOOKS.iter().map(|path| (*path).to_owned()));
+        files.extend(DATABASES.iter().map(|path| (*path).to_owned()));
         files.extend(scope.sysctl.iter().filter_map(|key| sysctl_path(key)));
         for home in homes(&scope.users) {
             files.extend(KEY_FILES.iter().map(|name| format!("{home}/{name}")));
         }
-        let mut aimed = self.paths.aim(&files, &scope.directories);
+        let mut update = self.paths.update(&files, &scope.directories);
         let mut units = scope.units;
-        // Ours says something whenever we do, so that we would never be quiet again.
+        // Our own unit changes whenever we notify systemd, which would never end.
         units.remove(UNIT);
-        if self.bus.is_none() || self.units != units {
-            // Without a bus units are seen when everything is looked at.
-            self.bus = Bus::new(&units).ok();
+        if self.signals.is_none() || self.units != units {
+            // Without signals, changed units are found by the periodic check.
+            let signals = UnitSignals::subscribe(&units);
+            let signals = signals.inspect_err(|error| tracing::debug!(%error, "no signals"));
+            self.signals = signals.ok();
             self.units = units;
-            aimed.fresh |= self.bus.is_some();
+            update.added |= self.signals.is_some();
         }
         let groups = groups(wanted);
         if self.network.is_none() && groups != 0 || self.groups != groups {
             self.network = listen(groups).ok().filter(|_| groups != 0);
             self.groups = groups;
-            aimed.fresh |= self.network.is_some();
+            update.added |= self.network.is_some();
         }
-        aimed
+        update
     }
 
-    /// Waits until something of interest happens, or time is over. Tells which.
+    /// Waits for an event, but not longer than this. Returns whether one of interest occurred.
     pub(super) fn wait(&mut self, longest: Duration) -> std::io::Result<bool> {
         let mut ready = Vec::new();
         {
             let mut fds = Vec::new();
-            let paths = self.paths.source().into_iter();
+            let paths = self.paths.inotify().into_iter();
             fds.extend(paths.map(|paths| PollFd::new(paths, PollFlags::IN)));
-            // A source that is not there takes the place of one that is: order tells them apart.
-            fds.extend(self.bus.iter().map(|bus| PollFd::new(bus, PollFlags::IN)));
+            let signals = self.signals.iter();
+            fds.extend(signals.map(|signals| PollFd::new(signals, PollFlags::IN)));
             let network = self.network.iter();
             fds.extend(network.map(|network| PollFd::new(network, PollFlags::IN)));
             let hostname = self.hostname.iter();
@@ -106,15 +106,16 @@ impl Sources {
             }
             ready.extend(fds.iter().map(|fd| !fd.revents().is_empty()));
         }
+        // Missing sources have no entry, so the order tells which is which.
         let mut ready = ready.into_iter();
-        let mut next = |is_there: bool| is_there && ready.next().unwrap_or(false);
-        let mut any = next(self.paths.source().is_some()) && self.paths.take()?;
-        if next(self.bus.is_some()) {
-            match self.bus.as_mut().map(Bus::take) {
-                Some(Ok(said)) => any |= said,
-                // It was restarted: what it said is lost, and it is asked again.
+        let mut next = |exists: bool| exists && ready.next().unwrap_or(false);
+        let mut any = next(self.paths.inotify().is_some()) && self.paths.read_events()?;
+        if next(self.signals.is_some()) {
+            match self.signals.as_mut().map(UnitSignals::receive) {
+                Some(Ok(received)) => any |= received,
+                // Signals may have been lost; the next `update` subscribes again.
                 Some(Err(_)) => {
-                    self.bus = None;
+                    self.signals = None;
                     any = true;
                 }
                 None => {}
@@ -122,28 +123,28 @@ impl Sources {
         }
         if next(self.network.is_some()) {
             any = true;
-            self.network.iter().for_each(empty);
+            self.network.iter().for_each(drain);
         }
-        // Asking was enough to be told only once.
+        // The kernel reports a change of the host name once.
         any |= next(self.hostname.is_some());
         Ok(any)
     }
 
-    /// Tells whether units are heard of.
-    pub(super) fn hears_units(&self) -> bool {
-        self.bus.is_some()
+    /// Tells whether systemd reports changes of units.
+    pub(super) fn has_signals(&self) -> bool {
+        self.signals.is_some()
     }
 }
 
-/// What is always watched: the spec, whether it was reached, and this program.
-fn own() -> BTreeSet<String> {
+/// Returns what is always watched: the spec, its markers, and this program.
+fn own_files() -> BTreeSet<String> {
     let names = [state::SPEC, state::COMPLETE, state::FAILED];
-    let paths = names.iter().map(|name| state::place(name));
+    let paths = names.iter().map(|name| state::file(name));
     let paths = paths.map(|path| path.display().to_string());
     paths.chain([AGENT.to_owned()]).collect()
 }
 
-/// Returns the homes of users that are there.
+/// Returns the home directories of users.
 fn homes(users: &BTreeSet<String>) -> Vec<String> {
     let bytes = fs_err::read("/etc/passwd").unwrap_or_default();
     let rows = rows(&bytes).into_iter();
@@ -152,8 +153,8 @@ fn homes(users: &BTreeSet<String>) -> Vec<String> {
         .collect()
 }
 
-/// Returns what to hear of the network: only the family that is set up, since the other one may be
-/// renewed by routers all the time.
+/// Returns the netlink groups to subscribe to: only those of the configured family, since routers may
+/// renew addresses of the other all the time.
 fn groups(wanted: &[Resource]) -> u32 {
     let address = wanted.iter().find_map(|resource| {
         if let Resource::Network { address, .. } = resource {
@@ -173,17 +174,17 @@ fn groups(wanted: &[Resource]) -> u32 {
 
 fn listen(groups: u32) -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // No protocol is the one of routes.
+    // Without a protocol it is that of routes.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
     bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }
 
-/// Takes what was said; when too much was, that is said as an error, once.
-fn empty(socket: &OwnedFd) {
-    let mut room = [0_u8; 8192];
+/// Discards all messages. `ENOBUFS` reports once that messages were lost.
+fn drain(socket: &OwnedFd) {
+    let mut buffer = [0_u8; 8192];
     loop {
-        match recv(socket, &mut room[..], RecvFlags::empty()) {
+        match recv(socket, &mut buffer[..], RecvFlags::empty()) {
             Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
             Err(_) => return,
         }

@@ -1,4 +1,4 @@
-//! Specs fetched from a server, and everything that may be wrong with one.
+//! Fetching specs from a server.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -34,16 +34,16 @@ fn refusal(status: u16, code: &str) -> Answer {
     Answer::Says(status, error.to_string())
 }
 
-/// Runs the agent with nothing in its environment but this.
+/// Runs the agent with exactly this environment.
 fn run(words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
     run_in(Path::new("/"), words, environment, input)
 }
 
 /// The same in a directory.
-fn run_in(place: &Path, words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
+fn run_in(directory: &Path, words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_homestak-agent"))
         .args(words)
-        .current_dir(place)
+        .current_dir(directory)
         .env_clear()
         .envs(environment.iter().copied())
         .stdin(Stdio::piped())
@@ -62,8 +62,8 @@ fn run_in(place: &Path, words: &[&str], environment: &[(&str, &str)], input: &st
     run
 }
 
-/// Asks a server for the spec of `web`, with what it takes and more words.
-fn ask(server: &Server, more: &[&str]) -> Run {
+/// Fetches the spec of `web` from a server, with more arguments.
+fn fetch(server: &Server, more: &[&str]) -> Run {
     let url = server.url();
     let mut words = vec!["spec", "get", "-o", "-", "-i", "web", "--wait", "0"];
     words.extend(["--server", &url, "--fingerprint", &server.fingerprint]);
@@ -74,7 +74,7 @@ fn ask(server: &Server, more: &[&str]) -> Run {
 #[test]
 fn a_spec_is_fetched_from_a_server_whose_certificate_is_known() {
     let server = Server::new(vec![good()]);
-    let got = ask(&server, &[]);
+    let got = fetch(&server, &[]);
     assert_eq!(got.code, 0, "{}", got.err);
     assert_eq!(got.out.trim(), spec("web"));
     let asked = server.asked();
@@ -86,12 +86,12 @@ fn a_spec_is_fetched_from_a_server_whose_certificate_is_known() {
 }
 
 #[test]
-fn everything_can_be_told_by_the_environment_and_an_authority() {
+fn settings_come_from_the_environment_and_a_ca_certificate_is_trusted() {
     let server = Server::new(vec![good()]);
-    let place = tempfile::tempdir().unwrap();
-    let authority = place.path().join("ca.pem");
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca.pem");
     std::fs::write(&authority, &server.pem).unwrap();
-    let output = place.path().join("spec.yaml");
+    let output = directory.path().join("spec.yaml");
     let url = format!("{}/", server.url());
     let environment = [
         ("HOMESTAK_SERVER", url.as_str()),
@@ -110,10 +110,10 @@ fn everything_can_be_told_by_the_environment_and_an_authority() {
     ];
     let got = run(&words, &environment, "");
     assert_eq!(got.code, 0, "{}", got.err);
-    let told: Value = serde_json::from_str(&got.out).unwrap();
-    assert_eq!(told["success"], true);
-    assert_eq!(told["kind"], "config.fetch");
-    assert_eq!(told["spec"], "web");
+    let printed: Value = serde_json::from_str(&got.out).unwrap();
+    assert_eq!(printed["success"], true);
+    assert_eq!(printed["kind"], "config.fetch");
+    assert_eq!(printed["spec"], "web");
     assert_eq!(std::fs::read_to_string(output).unwrap(), spec("web"));
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(output).unwrap().permissions().mode();
@@ -123,10 +123,10 @@ fn everything_can_be_told_by_the_environment_and_an_authority() {
 }
 
 #[test]
-fn a_token_comes_from_a_file_or_standard_input_and_as_a_word_with_a_notice() {
+fn a_token_is_read_from_a_file_or_standard_input_or_an_argument_with_a_notice() {
     let server = Server::new(vec![good()]);
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("token");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
     std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
     let url = server.url();
     let common = ["spec", "get", "-o", "-", "-i", "web", "-s", &url];
@@ -145,7 +145,7 @@ fn a_token_comes_from_a_file_or_standard_input_and_as_a_word_with_a_notice() {
 }
 
 #[test]
-fn another_certificate_is_told_nothing_and_not_asked_again() {
+fn an_untrusted_server_gets_no_request_and_no_second_attempt() {
     let server = Server::new(vec![good()]);
     let url = server.url();
     let other = "AB:".repeat(31) + "AB";
@@ -161,11 +161,11 @@ fn another_certificate_is_told_nothing_and_not_asked_again() {
 }
 
 #[test]
-fn the_older_insecure_trusts_what_is_shown_and_says_so() {
+fn insecure_trusts_the_presented_certificate_with_a_notice() {
     let server = Server::new(vec![good()]);
     let url = server.url();
     let words = [
-        "spec", "get", "-k", "-v", "-o", "-", "-i", "web", "-s", &url,
+        "spec", "get", "-k", "-vvv", "-o", "-", "-i", "web", "-s", &url,
     ];
     let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
     assert_eq!(got.code, 0, "{}", got.err);
@@ -173,7 +173,7 @@ fn the_older_insecure_trusts_what_is_shown_and_says_so() {
 }
 
 #[test]
-fn a_server_that_comes_late_is_waited_for_whomever_is_trusted() {
+fn an_unreachable_server_is_retried_with_insecure_too() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
@@ -187,27 +187,27 @@ fn a_server_that_comes_late_is_waited_for_whomever_is_trusted() {
     let words: Vec<&str> = words.iter().chain(&more).copied().collect();
     let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
     assert_eq!(got.code, 0, "{}", got.err);
-    assert!(got.err.contains("asking again in 1 s"), "{}", got.err);
+    assert!(got.err.contains("retrying in 1 s"), "{}", got.err);
     late.join().unwrap();
 }
 
 #[test]
-fn a_spec_is_written_where_it_was_asked_for_or_the_command_fails() {
+fn a_spec_is_written_to_the_output_or_the_command_fails() {
     let server = Server::new(vec![good()]);
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let url = server.url();
     let get = |output: &str| {
         let words = ["spec", "get", "-i", "web", "-s", &url, "-o", output];
         let trust = ["--fingerprint", &server.fingerprint];
         let words: Vec<&str> = words.iter().chain(&trust).copied().collect();
-        run_in(place.path(), &words, &[("HOMESTAK_TOKEN", TOKEN)], "")
+        run_in(directory.path(), &words, &[("HOMESTAK_TOKEN", TOKEN)], "")
     };
     let got = get("spec.yaml");
     assert_eq!(got.code, 0, "{}", got.err);
-    let written = std::fs::read_to_string(place.path().join("spec.yaml")).unwrap();
+    let written = std::fs::read_to_string(directory.path().join("spec.yaml")).unwrap();
     assert_eq!(written, spec("web"));
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
-    // A device is written to, and stays one.
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    // A device is not replaced.
     assert_eq!(get("/dev/null").code, 0);
     let full = get("/dev/full");
     assert_eq!(full.code, 1, "{}", full.err);
@@ -217,7 +217,7 @@ fn a_spec_is_written_where_it_was_asked_for_or_the_command_fails() {
 }
 
 #[test]
-fn exit_codes_tell_the_asker_the_server_and_the_spec_apart() {
+fn exit_codes_distinguish_client_server_and_spec_errors() {
     for (status, code, exit) in [
         (400, "E300", 1),
         (401, "E301", 1),
@@ -228,7 +228,7 @@ fn exit_codes_tell_the_asker_the_server_and_the_spec_apart() {
         (501, "", 2),
     ] {
         let server = Server::new(vec![refusal(status, code)]);
-        let got = ask(&server, &["--attempts", "1"]);
+        let got = fetch(&server, &["--attempts", "1"]);
         assert_eq!(got.code, exit, "{status}: {}", got.err);
         assert!(got.err.contains(&format!("refused with {status}")));
         assert!(
@@ -241,7 +241,7 @@ fn exit_codes_tell_the_asker_the_server_and_the_spec_apart() {
 }
 
 #[test]
-fn a_fetch_of_scripts_only_tells_whether_it_went_well() {
+fn config_fetch_has_exit_code_one_for_every_error() {
     let server = Server::new(vec![refusal(422, "E400")]);
     let url = server.url();
     let words = ["config", "fetch", "-o", "-", "-i", "web", "-s", &url];
@@ -252,26 +252,30 @@ fn a_fetch_of_scripts_only_tells_whether_it_went_well() {
 }
 
 #[test]
-fn a_server_that_is_away_is_asked_again_and_one_that_refuses_is_not() {
+fn transient_errors_are_retried_and_refusals_are_not() {
     let server = Server::new(vec![Answer::Gone, refusal(503, "E500"), good()]);
-    let got = ask(&server, &[]);
+    let got = fetch(&server, &[]);
     assert_eq!(got.code, 0, "{}", got.err);
     assert_eq!(server.asked().len(), 3);
-    assert!(got.err.contains("asking again in 0 s (2 of 5 times asked)"));
+    assert!(got.err.contains("retrying in 0 s (attempt 2 of 5)"));
 
     let server = Server::new(vec![Answer::Gone]);
-    let got = ask(&server, &["--attempts", "3"]);
+    let got = fetch(&server, &["--attempts", "3"]);
     assert_eq!(got.code, 2);
-    assert!(got.err.contains("not reached in 3 attempts"), "{}", got.err);
+    assert!(
+        got.err.contains("is unreachable after 3 attempts"),
+        "{}",
+        got.err
+    );
     assert_eq!(server.asked().len(), 3);
 
     let server = Server::new(vec![refusal(404, "E200"), good()]);
-    assert_eq!(ask(&server, &[]).code, 2);
+    assert_eq!(fetch(&server, &[]).code, 2);
     assert_eq!(server.asked().len(), 1);
 }
 
 #[test]
-fn nobody_there_is_a_fault_of_the_network() {
+fn a_refused_connection_is_reported() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://127.0.0.1:{}", free.local_addr().unwrap().port());
     drop(free);
@@ -293,13 +297,13 @@ fn nobody_there_is_a_fault_of_the_network() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_named_with_what_to_do() {
+fn missing_and_wrong_settings_are_reported_with_a_hint() {
     let token = [("HOMESTAK_TOKEN", TOKEN)];
     let two_words = [("HOMESTAK_TOKEN", "a b")];
     for (more, environment, what) in [
         ("", &token[..], "HOMESTAK_SERVER"),
         ("-s https://x", &[], "HOMESTAK_TOKEN"),
-        ("-s https://x", &two_words, "not one word"),
+        ("-s https://x", &two_words, "not a single word"),
         ("-s https://x --token-file /nowhere", &[], "/nowhere"),
         ("-s http://x", &token, "https://HOST:44443"),
         ("-s https://a:b@x", &token, "https://HOST:44443"),
@@ -321,12 +325,12 @@ fn what_is_missing_or_wrong_is_named_with_what_to_do() {
 }
 
 #[test]
-fn an_answer_that_is_not_the_spec_of_this_machine_is_not_taken() {
-    let place = tempfile::tempdir().unwrap();
-    let output = place.path().join("spec.yaml");
+fn a_response_that_is_not_the_spec_of_this_machine_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("spec.yaml");
     let huge = "x".repeat((16 << 20) + 1);
     for (answer, why) in [
-        (Answer::Says(200, "<html>".to_owned()), "is no spec"),
+        (Answer::Says(200, "<html>".to_owned()), "is not a spec"),
         (
             Answer::Says(200, "{\"schema_version\": 1, \"acces\": {}}".to_owned()),
             "acces",

@@ -1,12 +1,12 @@
-//! Whatever is broken by hand is found, named and put right, and nothing else is touched.
+//! Manual changes of every kind are detected, reported and corrected, and nothing else is changed.
 
 use std::collections::BTreeSet;
 
-use crate::lab::Lab;
 use crate::sample;
+use crate::test_node::TestNode;
 
-/// How each kind of resource is broken, and the change that must be found.
-const BREAKS: &[(&str, &str, &str)] = &[
+/// How each kind of resource is changed, and the difference that must be detected.
+const CHANGES: &[(&str, &str, &str)] = &[
     ("package", "dpkg --remove tree", "package:tree/state"),
     ("hostname", "hostname stolen", "hostname/kernel"),
     (
@@ -191,50 +191,49 @@ const BREAKS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// A file that is not ours alone.
+/// A file that is only partly managed.
 const SSHD: &str = "/etc/ssh/sshd_config";
 
-/// Kinds that have nothing on a node that could be broken.
-const NOTHING_THERE: &[&str] = &["data"];
+/// Kinds without anything on a node that could be changed.
+const WITHOUT_FIELDS: &[&str] = &["data"];
 
 #[test]
-fn whatever_is_broken_by_hand_is_found_and_put_right_and_nothing_else_is_touched() {
-    let Some(lab) = Lab::new() else { return };
-    let spec = lab.spec("prod");
-    // As on a hypervisor, as far as this is about one file.
-    lab.root("mkdir -p /usr/share/javascript/proxmox-widget-toolkit; touch /usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js").good();
-    lab.apply(&spec);
-    lab.root(&format!("cp -p {SSHD} /root/")).good();
-    let right = lab.picture();
-    let again = lab.apply(&spec);
+fn manual_changes_are_detected_and_corrected_and_nothing_else_is_changed() {
+    let Some(node) = TestNode::new() else { return };
+    let spec = node.spec("prod");
+    // A file that only hypervisors have.
+    node.root("mkdir -p /usr/share/javascript/proxmox-widget-toolkit; touch /usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js").good();
+    node.apply(&spec);
+    node.root(&format!("cp -p {SSHD} /root/")).good();
+    let right = node.snapshot();
+    let again = node.apply(&spec);
     assert_eq!(again["steps"].as_array().unwrap().len(), 0, "{again:#}");
-    assert_eq!(lab.picture(), right, "applied twice");
-    every_kind_is_tried(&lab, &spec);
+    assert_eq!(node.snapshot(), right, "applied twice");
+    every_kind_is_tried(&node, &spec);
     let mut wrong = Vec::new();
-    let chosen = sample::some(BREAKS.len() / 3, BREAKS.len());
+    let chosen = sample::some(CHANGES.len() / 3, CHANGES.len());
     println!(
-        "{} of {} ways to break {} kinds",
+        "{} of {} changes of {} kinds",
         chosen.len(),
-        BREAKS.len(),
+        CHANGES.len(),
         kinds().len()
     );
-    for (_, command, id) in chosen.into_iter().map(|nth| &BREAKS[nth]) {
-        lab.root(command).good();
-        let found = lab.check(&spec);
+    for (_, command, id) in chosen.into_iter().map(|nth| &CHANGES[nth]) {
+        node.root(command).good();
+        let found = node.check(&spec);
         if !found.iter().any(|change| change == id) {
             wrong.push(format!("`{command}`: {id} is not in {found:?}"));
         }
-        let run = lab.agent("config apply", &spec);
+        let run = node.agent("config apply", &spec);
         if run.code != 0 {
             wrong.push(format!("`{command}`: {}", run.err));
             continue;
         }
-        // In a file of others, what was wrong stays as a comment, and what was missing may come
-        // back at another place. The rest must be as before.
+        // In this file, wrong lines are commented out, and missing ones may be added elsewhere.
         if command.ends_with(SSHD) {
-            lab.root(&format!("cp -p /root/sshd_config {SSHD}")).good();
+            node.root(&format!("cp -p /root/sshd_config {SSHD}")).good();
         }
-        let now = lab.picture();
+        let now = node.snapshot();
         if now != right {
             let lines: BTreeSet<&str> = right.lines().collect();
             let now: BTreeSet<&str> = now.lines().collect();
@@ -243,20 +242,20 @@ fn whatever_is_broken_by_hand_is_found_and_put_right_and_nothing_else_is_touched
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(lab.check(&spec), [""; 0]);
-    lab.bed.destroy("lab");
+    assert_eq!(node.check(&spec), [""; 0]);
+    node.bed.destroy("lab");
 }
 
 fn kinds() -> BTreeSet<&'static str> {
-    BREAKS.iter().map(|(kind, ..)| *kind).collect()
+    CHANGES.iter().map(|(kind, ..)| *kind).collect()
 }
 
-/// Whatever kind of resource the spec has is broken in some way.
-fn every_kind_is_tried(lab: &Lab, spec: &serde_json::Value) {
-    let read = lab.agent("spec validate --json-output", spec).json();
+/// Every kind of resource in the spec is changed in some way.
+fn every_kind_is_tried(node: &TestNode, spec: &serde_json::Value) {
+    let read = node.agent("spec validate --json-output", spec).json();
     for resource in read["resources"].as_array().unwrap() {
         let kind = resource["kind"].as_str().unwrap();
-        let tried = kinds().contains(kind) || NOTHING_THERE.contains(&kind);
-        assert!(tried, "nothing breaks {kind}");
+        let tried = kinds().contains(kind) || WITHOUT_FIELDS.contains(&kind);
+        assert!(tried, "nothing changes {kind}");
     }
 }

@@ -1,15 +1,14 @@
-//! A node that looks after itself: what is changed on it is seen at once, and mended, reported or
-//! left as its spec says.
+//! Drift: changes on a node are detected at once, and corrected, reported or ignored as its spec says.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::bed::text;
-use crate::lab::{AGENT, Lab, STATE};
+use crate::test_node::{AGENT, STATE, TestNode};
 
-/// How each kind of thing is changed, and the field that must be mended.
-const BREAKS: &[(&str, &str, &str)] = &[
+/// How each kind of resource is changed, and the field that must be corrected.
+const CHANGES: &[(&str, &str, &str)] = &[
     ("file", "echo other >/etc/motd", "file:/etc/motd/content"),
     (
         "file replaced",
@@ -92,15 +91,15 @@ const BREAKS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// A file that is not changed so often that it counts as a fight.
+/// A file that is not changed often enough to be put on hold.
 const DEEP: &str = "file:/etc/deep/er/own/content";
 
 /// A unit that needs no package.
 const OWN: &str =
     "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n";
 
-fn spec(lab: &Lab) -> Value {
-    let mut spec = lab.spec("dev");
+fn spec(node: &TestNode) -> Value {
+    let mut spec = node.spec("dev");
     spec["access"]["_posture"]["packages"] = json!([]);
     spec["platform"] = json!({ "services": { "enable": ["own"], "disable": ["nftables"] } });
     spec["config"]["files"] = json!([
@@ -115,274 +114,277 @@ fn spec(lab: &Lab) -> Value {
         "file:/etc/told/mode": "enforce",
         "service:nftables.service/*": "ignore",
     });
-    // Nothing but what is watched is seen.
+    // The periodic check is too rare to detect anything.
     spec["run"] = json!({ "trigger": "schedule", "interval": "1d" });
     spec
 }
 
-/// Waits until something holds of what the node says about itself.
-pub fn until(lab: &Lab, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+/// Waits until the status of the node meets a condition.
+pub fn until(node: &TestNode, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let mut status = Value::Null;
     for _ in 0..400 {
-        status = lab.status();
+        status = node.status();
         if holds(&status) {
             return status;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let journal = lab.root("journalctl -u homestak-agent -n 40 --no-pager");
+    let journal = node.root("journalctl -u homestak-agent -n 40 --no-pager");
     panic!("{what}: {status:#}\n{}", journal.out);
 }
 
-fn moment(value: &Value) -> i128 {
+fn nanoseconds(value: &Value) -> i128 {
     let at: jiff::Timestamp = text(value).parse().unwrap();
     at.as_nanosecond()
 }
 
-/// Changes something, and returns when that was.
-pub fn change(lab: &Lab, command: &str) -> i128 {
-    let said = lab.root(&format!("date +%s%N; {command}")).good();
-    said.lines().next().unwrap().parse().unwrap()
+/// Changes something, and returns the time.
+pub fn change(node: &TestNode, command: &str) -> i128 {
+    let message = node.root(&format!("date +%s%N; {command}")).good();
+    message.lines().next().unwrap().parse().unwrap()
 }
 
-/// Returns the mend of a field after a moment.
-fn mend(status: &Value, id: &str, after: i128) -> Option<Value> {
+/// Returns the correction of a field after a time.
+fn correction(status: &Value, id: &str, after: i128) -> Option<Value> {
     let mut recent = status["drift"]["recent"].as_array().unwrap().iter();
-    let is_it = |one: &&Value| one["id"] == id && moment(&one["seen"]) > after;
+    let is_it = |one: &&Value| one["id"] == id && nanoseconds(&one["seen"]) > after;
     recent.find(is_it).cloned()
 }
 
-pub fn is_mended(lab: &Lab, what: &str, id: &str, after: i128) -> Value {
-    let status = until(lab, what, |status| mend(status, id, after).is_some());
-    mend(&status, id, after).unwrap()
+pub fn is_corrected(node: &TestNode, what: &str, id: &str, after: i128) -> Value {
+    let status = until(node, what, |status| correction(status, id, after).is_some());
+    correction(&status, id, after).unwrap()
 }
 
 fn seconds(from: i128, to: &Value) -> f64 {
-    let nanos = moment(to) - from;
+    let nanos = nanoseconds(to) - from;
     Duration::from_nanos(u64::try_from(nanos).unwrap()).as_secs_f64()
 }
 
-/// Waits until the watch has nothing to do.
-fn is_quiet(lab: &Lab) -> u64 {
-    let looks = |status: &Value| status["drift"]["looks"].as_u64().unwrap();
-    let mut before = looks(&lab.status());
+/// Waits until the watch is idle.
+fn is_quiet(node: &TestNode) -> u64 {
+    let n_checks = |status: &Value| status["drift"]["looks"].as_u64().unwrap();
+    let mut before = n_checks(&node.status());
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(1500));
-        let now = looks(&lab.status());
+        let now = n_checks(&node.status());
         if now == before {
             return now;
         }
         before = now;
     }
-    panic!("it looks and looks: {before}");
+    panic!("checks do not end: {before}");
 }
 
 #[test]
-fn what_is_changed_on_a_node_is_seen_and_mended_reported_or_ignored() {
-    let Some(lab) = Lab::new() else { return };
-    let spec = spec(&lab);
-    lab.apply(&spec);
-    lab.root("systemctl is-active homestak-agent && systemctl is-enabled homestak-agent")
+fn changes_on_a_node_are_detected_and_corrected_reported_or_ignored() {
+    let Some(node) = TestNode::new() else { return };
+    let spec = spec(&node);
+    node.apply(&spec);
+    node.root("systemctl is-active homestak-agent && systemctl is-enabled homestak-agent")
         .good();
-    until(&lab, "watched", |status| status["watching"] == true);
-    // It looks because of others, not because of itself.
-    is_quiet(&lab);
-    for (kind, command, id) in BREAKS {
-        let at = change(&lab, command);
-        let mended = is_mended(&lab, command, id, at);
-        let (seen, done) = (seconds(at, &mended["seen"]), seconds(at, &mended["mended"]));
-        println!("{kind}: seen after {seen:.2} s, mended after {done:.2} s");
+    until(&node, "watched", |status| status["watching"] == true);
+    // Checks do not trigger further checks.
+    is_quiet(&node);
+    for (kind, command, id) in CHANGES {
+        let at = change(&node, command);
+        let corrected = is_corrected(&node, command, id, at);
+        let (seen, done) = (
+            seconds(at, &corrected["seen"]),
+            seconds(at, &corrected["mended"]),
+        );
+        println!("{kind}: detected after {seen:.2} s, corrected after {done:.2} s");
     }
-    assert_eq!(lab.check(&spec), [""; 0]);
-    reported_and_ignored(&lab, &spec);
-    two_at_once(&lab);
-    killed(&lab);
-    waits_for_its_turn(&lab);
-    let looks = is_quiet(&lab);
-    println!("{looks} looks; {}", memory(&lab));
+    assert_eq!(node.check(&spec), [""; 0]);
+    reported_and_ignored(&node, &spec);
+    two_at_once(&node);
+    killed(&node);
+    waits_for_the_run_lock(&node);
+    let n_checks = is_quiet(&node);
+    println!("{n_checks} checks; {}", memory(&node));
     println!(
         "{}",
-        lab.root(
-            "journalctl -u homestak-agent --no-pager -o cat | grep -v ': mended$' | tail -n 30"
+        node.root(
+            "journalctl -u homestak-agent --no-pager -o cat | grep -v ': corrected ' | tail -n 30"
         )
         .out
     );
-    assert_eq!(lab.status()["status"], "complete");
-    lab.bed.destroy("lab");
+    assert_eq!(node.status()["status"], "complete");
+    node.bed.destroy("lab");
 }
 
-/// What the last two specs agree about is kept up, and what they do not is left as it is.
-fn after_a_failed_apply(lab: &Lab, spec: &Value) {
-    // One that changed nothing.
+/// Only fields that the last two specs agree on are corrected.
+fn after_a_failed_apply(node: &TestNode, spec: &Value) {
+    // An apply that changed nothing.
     let mut wrong = spec.clone();
     wrong["config"]["sysctl"] = json!({ "no.such.key": 1 });
-    assert_eq!(lab.agent("config apply", &wrong).code, 2);
-    let at = change(lab, "echo other >/etc/deep/er/own");
-    is_mended(lab, "after one that changed nothing", DEEP, at);
-    assert_eq!(lab.status()["status"], "failed");
-    // One that failed half-way.
+    assert_eq!(node.agent("config apply", &wrong).code, 2);
+    let at = change(node, "echo other >/etc/deep/er/own");
+    is_corrected(node, "after an apply that changed nothing", DEEP, at);
+    assert_eq!(node.status()["status"], "failed");
+    // An apply that failed after some steps.
     let mut half = spec.clone();
     half["config"]["files"][0]["content"] = json!("half\n");
     half["config"]["files"].as_array_mut().unwrap().push(json!(
         { "path": "/etc/systemd/system/bad.service", "content": "[Service]\nType=oneshot\nExecStart=/bin/false\n[Install]\nWantedBy=multi-user.target\n" }
     ));
     half["platform"]["services"]["enable"] = json!(["own", "bad"]);
-    assert_eq!(lab.agent("config apply", &half).code, 2);
-    let at = change(lab, "echo other >/etc/deep/er/own");
-    is_mended(lab, "after one that failed", DEEP, at);
-    let status = until(lab, "trouble", |status| {
+    assert_eq!(node.agent("config apply", &half).code, 2);
+    let at = change(node, "echo other >/etc/deep/er/own");
+    is_corrected(node, "after a failed apply", DEEP, at);
+    let status = until(node, "trouble", |status| {
         status["drift"]["trouble"]
             .as_str()
-            .is_some_and(|said| said.contains("file:/etc/motd"))
+            .is_some_and(|message| message.contains("file:/etc/motd"))
     });
     assert_eq!(status["status"], "failed");
     assert_eq!(status["enforcing"], false);
-    lab.root("test \"$(cat /etc/motd)\" = half; test -e /etc/systemd/system/bad.service")
+    node.root("test \"$(cat /etc/motd)\" = half; test -e /etc/systemd/system/bad.service")
         .good();
 }
 
-fn memory(lab: &Lab) -> String {
+fn memory(node: &TestNode) -> String {
     let command = "cat /proc/$(systemctl show -P MainPID homestak-agent)/status | grep -E 'VmRSS|RssAnon' | tr '\\n' ' '";
-    lab.root(command).good()
+    node.root(command).good()
 }
 
-/// Some fields of one file are mended and others are not.
-fn reported_and_ignored(lab: &Lab, spec: &Value) {
+/// Some fields of a file are corrected and others are not.
+fn reported_and_ignored(node: &TestNode, spec: &Value) {
     let told = "file:/etc/told/content";
     let mode = "file:/etc/told/mode";
-    let at = change(lab, "systemctl enable nftables; chmod 600 /etc/told");
-    is_mended(lab, "mode", mode, at);
-    // Content that stays and is not the wanted one gets no other mode.
-    change(lab, "echo other >/etc/told; chmod 600 /etc/told");
-    until(lab, "mode and content", |status| {
+    let at = change(node, "systemctl enable nftables; chmod 600 /etc/told");
+    is_corrected(node, "mode", mode, at);
+    // The mode of a file whose content is not corrected is not corrected either.
+    change(node, "echo other >/etc/told; chmod 600 /etc/told");
+    until(node, "mode and content", |status| {
         let is_reported = |id: &str| status["drift"]["open"][id]["handling"] == "report";
         is_reported(told) && is_reported(mode)
     });
-    lab.root("test \"$(stat -c %a /etc/told)\" = 600; chmod 644 /etc/told")
+    node.root("test \"$(stat -c %a /etc/told)\" = 600; chmod 644 /etc/told")
         .good();
-    until(lab, "content alone", |status| {
+    until(node, "content alone", |status| {
         status["drift"]["open"].as_object().unwrap().len() == 1
     });
-    let status = lab.status();
+    let status = node.status();
     assert_eq!(status["drift"]["open"][told]["handling"], "report");
-    lab.root("test \"$(cat /etc/told)\" = other; test \"$(stat -c %a /etc/told)\" = 644")
+    node.root("test \"$(cat /etc/told)\" = other; test \"$(stat -c %a /etc/told)\" = 644")
         .good();
-    lab.root("systemctl is-enabled nftables").good();
-    lab.root(&format!(
-        "journalctl -u homestak-agent | grep '{told} was changed: only reported'"
+    node.root("systemctl is-enabled nftables").good();
+    node.root(&format!(
+        "journalctl -u homestak-agent | grep 'only reported id={told}'"
     ))
     .good();
-    // A check names it, and what is none of ours is not even named.
-    let run = lab.agent("config check --json-output", spec);
+    // A check reports it, and does not report ignored fields.
+    let run = node.agent("config check --json-output", spec);
     let result: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(run.code, 3);
     assert_eq!(result["changes"].as_array().unwrap().len(), 1);
     assert_eq!(result["changes"][0]["handling"], "report");
     assert_eq!(result["changes"][0]["since"], "node");
-    let run = lab.root(&format!("{AGENT} run --once --json-output"));
+    let run = node.root(&format!("{AGENT} run --once --json-output"));
     assert_eq!(run.code, 3, "{}", run.err);
-    // Whoever asks for the spec gets it.
-    lab.apply(spec);
-    lab.root("test \"$(cat /etc/told)\" = managed").good();
-    lab.root("systemctl is-enabled nftables").good();
-    until(lab, "nothing open", |status| {
+    // `config apply` corrects it.
+    node.apply(spec);
+    node.root("test \"$(cat /etc/told)\" = managed").good();
+    node.root("systemctl is-enabled nftables").good();
+    until(node, "nothing open", |status| {
         status["drift"]["open"].as_object().unwrap().is_empty()
     });
 }
 
-fn two_at_once(lab: &Lab) {
-    let at = change(lab, "echo other >/etc/deep/er/own; systemctl stop own");
-    is_mended(lab, "file", DEEP, at);
-    is_mended(lab, "unit", "service:own.service/active", at);
+fn two_at_once(node: &TestNode) {
+    let at = change(node, "echo other >/etc/deep/er/own; systemctl stop own");
+    is_corrected(node, "file", DEEP, at);
+    is_corrected(node, "unit", "service:own.service/active", at);
 }
 
-/// Killed, it is started again, and finds what changed meanwhile.
-fn killed(lab: &Lab) {
-    let process = || lab.root("systemctl show -P MainPID homestak-agent").good();
+/// A killed watch is restarted, and detects what changed meanwhile.
+fn killed(node: &TestNode) {
+    let process = || node.root("systemctl show -P MainPID homestak-agent").good();
     let before = process();
     let at = change(
-        lab,
+        node,
         "systemctl kill -s KILL homestak-agent; echo other >/etc/deep/er/own; hostname stolen",
     );
-    is_mended(lab, "killed", DEEP, at);
-    is_mended(lab, "killed", "hostname/kernel", at);
+    is_corrected(node, "killed", DEEP, at);
+    is_corrected(node, "killed", "hostname/kernel", at);
     assert_ne!(process(), before);
 }
 
-/// While another run has the turn nothing is mended, and right after it is.
-fn waits_for_its_turn(lab: &Lab) {
+/// Drift is not corrected while another run holds the run lock, and right after that it is.
+fn waits_for_the_run_lock(node: &TestNode) {
     let held = format!(
         "flock {STATE}/lock sh -c 'echo other >/etc/deep/er/own; sleep 2; cat /etc/deep/er/own'"
     );
-    let at = change(lab, "true");
-    assert_eq!(lab.root(&held).good(), "other\n");
-    is_mended(lab, "turn", DEEP, at);
+    let at = change(node, "true");
+    assert_eq!(node.root(&held).good(), "other\n");
+    is_corrected(node, "lock", DEEP, at);
 }
 
 #[test]
-fn fights_and_failures_are_not_repeated_and_a_spec_that_does_not_ask_is_not_watched() {
-    let Some(lab) = Lab::new() else { return };
-    let mut spec = spec(&lab);
-    lab.apply(&spec);
-    until(&lab, "watched", |status| status["watching"] == true);
+fn repeated_changes_and_failures_are_put_on_hold_and_a_spec_can_disable_the_watch() {
+    let Some(node) = TestNode::new() else { return };
+    let mut spec = spec(&node);
+    node.apply(&spec);
+    until(&node, "watched", |status| status["watching"] == true);
     let fight = "file:/etc/fight/content";
     for n in 0..5 {
-        let at = change(&lab, &format!("echo {n} >/etc/fight"));
-        is_mended(&lab, "fight", fight, at);
+        let at = change(&node, &format!("echo {n} >/etc/fight"));
+        is_corrected(&node, "fight", fight, at);
     }
-    // The sixth change stays, and others are mended all the same.
-    let at = change(&lab, "echo mine >/etc/fight; echo other >/etc/motd");
-    is_mended(&lab, "motd", "file:/etc/motd/content", at);
-    let status = lab.status();
+    // The sixth change is not corrected; others still are.
+    let at = change(&node, "echo mine >/etc/fight; echo other >/etc/motd");
+    is_corrected(&node, "motd", "file:/etc/motd/content", at);
+    let status = node.status();
     assert_eq!(status["drift"]["open"][fight]["handling"], "report");
-    lab.root("test \"$(cat /etc/fight)\" = mine").good();
-    lab.root(&format!(
-        "journalctl -u homestak-agent | grep '{fight} is changed again and again'"
+    node.root("test \"$(cat /etc/fight)\" = mine").good();
+    node.root(&format!(
+        "journalctl -u homestak-agent | grep 'changes repeatedly.*id={fight}'"
     ))
     .good();
 
-    // What cannot be mended does not keep other things from it.
+    // A field that cannot be corrected does not prevent others.
     let motd = "file:/etc/motd/content";
-    lab.root("echo wrong >/run/wrong; mount --bind /run/wrong /etc/motd; mount -o remount,ro,bind /etc/motd").good();
-    let at = change(&lab, "hostname stolen; touch /etc/motd || true");
-    is_mended(&lab, "hostname", "hostname/kernel", at);
-    let status = until(&lab, "failed", |status| status["status"] == "failed");
+    node.root("echo wrong >/run/wrong; mount --bind /run/wrong /etc/motd; mount -o remount,ro,bind /etc/motd").good();
+    let at = change(&node, "hostname stolen; touch /etc/motd || true");
+    is_corrected(&node, "hostname", "hostname/kernel", at);
+    let status = until(&node, "failed", |status| status["status"] == "failed");
     assert_eq!(status["failed"]["phase"], "run");
     let why = text(&status["drift"]["open"][motd]["why"]);
     assert!(why.contains("/etc/motd"), "{status:#}");
-    let shown = lab.root(&format!("{AGENT} status")).good();
-    assert!(shown.contains("could not be mended"), "{shown}");
-    // Once the cause is gone, so is the difference.
-    lab.root("umount /etc/motd; echo other >/etc/motd").good();
-    until(&lab, "corrected", |status| status["status"] == "differs");
-    lab.root("test \"$(cat /etc/motd)\" = managed").good();
-    let open = lab.status()["drift"]["open"].clone();
+    let shown = node.root(&format!("{AGENT} status")).good();
+    assert!(shown.contains("could not be corrected"), "{shown}");
+    // Once the cause is removed, it is corrected.
+    node.root("umount /etc/motd; echo other >/etc/motd").good();
+    until(&node, "corrected", |status| status["status"] == "differs");
+    node.root("test \"$(cat /etc/motd)\" = managed").good();
+    let open = node.status()["drift"]["open"].clone();
     assert_eq!(open.as_object().unwrap().len(), 1, "{open:#}");
 
-    after_a_failed_apply(&lab, &spec);
+    after_a_failed_apply(&node, &spec);
 
-    // The next one that succeeds is taken up, also when it asks for something else.
+    // After a successful apply, its spec is enforced.
     spec["config"]["files"][0]["content"] = json!("another\n");
-    lab.apply(&spec);
-    let at = change(&lab, "echo other >/etc/motd");
-    is_mended(&lab, "another", motd, at);
-    lab.root("test \"$(cat /etc/motd)\" = another").good();
+    node.apply(&spec);
+    let at = change(&node, "echo other >/etc/motd");
+    is_corrected(&node, "another", motd, at);
+    node.root("test \"$(cat /etc/motd)\" = another").good();
 
-    // Looked after by nobody, nothing is left of the watch.
+    // Without the watch, nothing of it is left.
     spec["run"] = json!({ "trigger": "manual" });
-    lab.apply(&spec);
-    assert_eq!(lab.status()["watching"], false);
-    lab.root("systemctl is-active homestak-agent").bad();
-    lab.root("find /etc/systemd -name 'homestak-agent*' | grep .")
+    node.apply(&spec);
+    assert_eq!(node.status()["watching"], false);
+    node.root("systemctl is-active homestak-agent").bad();
+    node.root("find /etc/systemd -name 'homestak-agent*' | grep .")
         .bad();
-    assert_eq!(lab.check(&spec), [""; 0]);
-    lab.root("echo other >/etc/motd; rm -r /etc/deep").good();
-    let shown = lab.root(&format!("{AGENT} run --once --dry-run")).good();
+    assert_eq!(node.check(&spec), [""; 0]);
+    node.root("echo other >/etc/motd; rm -r /etc/deep").good();
+    let shown = node.root(&format!("{AGENT} run --once --dry-run")).good();
     assert!(shown.contains("would write /etc/motd"), "{shown}");
-    let run = lab
+    let run = node
         .root(&format!("{AGENT} run --once --json-output"))
         .json();
     assert_eq!(run["mended"].as_array().unwrap().len(), 2, "{run:#}");
-    assert_eq!(lab.check(&spec), [""; 0]);
-    lab.bed.destroy("lab");
+    assert_eq!(node.check(&spec), [""; 0]);
+    node.bed.destroy("lab");
 }

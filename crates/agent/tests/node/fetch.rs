@@ -1,11 +1,11 @@
-//! A spec that was fetched, until it is applied.
+//! A fetched spec is pending until it is applied.
 
 use serde_json::{Value, json};
 
-use crate::lab::{AGENT, Lab, STATE};
 use crate::server::{Answer, Server};
+use crate::test_node::{AGENT, STATE, TestNode};
 
-/// Where the node finds the server.
+/// The port of the server on the node.
 const PORT: u16 = 44_443;
 
 fn spec(motd: &str) -> Value {
@@ -18,8 +18,8 @@ fn spec(motd: &str) -> Value {
 }
 
 #[test]
-fn a_fetched_spec_waits_until_it_is_applied_and_the_watch_goes_by_the_old_one() {
-    let Some(lab) = Lab::new() else { return };
+fn a_fetched_spec_is_pending_until_it_is_applied_and_the_watch_enforces_the_old_one() {
+    let Some(node) = TestNode::new() else { return };
     let refused = json!({ "error": { "code": "E301", "message": "not yours" } });
     let server = Server::new(vec![
         Answer::Says(401, refused.to_string()),
@@ -27,54 +27,54 @@ fn a_fetched_spec_waits_until_it_is_applied_and_the_watch_goes_by_the_old_one() 
         Answer::Says(200, spec("two").to_string()),
         Answer::Says(401, refused.to_string()),
     ]);
-    lab.bed.lead(PORT, server.port);
+    node.bed.lead(PORT, server.port);
     let get = |more: &str| {
         let line =
             format!("HOMESTAK_TOKEN=a.b {AGENT} spec get -s https://localhost:{PORT} {more}");
-        lab.root(&line)
+        node.root(&line)
     };
     let trust = format!("--fingerprint {}", server.fingerprint);
-    let motd = || lab.root("cat /etc/motd").good().trim().to_owned();
-    let kept = |name: &str| lab.root(&format!("cat {STATE}/{name}"));
+    let motd = || node.root("cat /etc/motd").good().trim().to_owned();
+    let stored = |name: &str| node.root(&format!("cat {STATE}/{name}"));
 
-    // Whoever waits for a node that became nothing yet hears why.
+    // The failure is reported while no spec has been applied.
     let run = get(&trust);
     assert_eq!(run.code, 1, "{}", run.err);
-    let failed = lab.status()["failed"].clone();
+    let failed = node.status()["failed"].clone();
     assert_eq!(failed["error"], "refused_by_server");
     assert_eq!(failed["node"], "web");
     assert_eq!(failed["phase"], "fetch");
 
-    lab.apply(&spec("one"));
-    assert!(lab.status()["failed"].is_null());
+    node.apply(&spec("one"));
+    assert!(node.status()["failed"].is_null());
     let run = get(&trust);
     assert_eq!(run.code, 0, "{}", run.err);
-    assert_eq!(lab.status()["fetched"], true);
+    assert_eq!(node.status()["fetched"], true);
     assert_eq!(
-        lab.root(&format!("stat -c '%a %U' {STATE}/spec.fetched.yaml"))
+        node.root(&format!("stat -c '%a %U' {STATE}/spec.fetched.yaml"))
             .good()
             .trim(),
         "600 root"
     );
-    lab.root(&format!("{AGENT} run --once")).good();
+    node.root(&format!("{AGENT} run --once")).good();
     assert_eq!(motd(), "one");
-    // Another spec that comes meanwhile does not take its place.
-    lab.apply(&spec("one"));
-    assert_eq!(lab.status()["fetched"], true);
-    assert_eq!(lab.root(&format!("{AGENT} config check")).code, 3);
+    // Applying another spec does not remove it.
+    node.apply(&spec("one"));
+    assert_eq!(node.status()["fetched"], true);
+    assert_eq!(node.root(&format!("{AGENT} config check")).code, 3);
 
-    // The certificate is known by now.
+    // The fingerprint is stored by now.
     get("").good();
-    lab.root(&format!("{AGENT} config apply")).good();
+    node.root(&format!("{AGENT} config apply")).good();
     assert_eq!(motd(), "two");
-    assert_eq!(lab.status()["fetched"], false);
-    assert_eq!(kept("spec.yaml").good(), spec("two").to_string());
-    assert_eq!(kept("spec.yaml.prev").good(), spec("one").to_string());
-    lab.root(&format!("{AGENT} run --once")).good();
+    assert_eq!(node.status()["fetched"], false);
+    assert_eq!(stored("spec.yaml").good(), spec("two").to_string());
+    assert_eq!(stored("spec.yaml.prev").good(), spec("one").to_string());
+    node.root(&format!("{AGENT} run --once")).good();
 
-    // A node that is complete stays so when a server has nothing for it.
+    // A failed fetch does not change the status of a complete node.
     assert_eq!(get("").code, 1);
-    assert_eq!(lab.status()["status"], "complete");
-    lab.bed.destroy("lab");
-    lab.bed.is_as_before();
+    assert_eq!(node.status()["status"], "complete");
+    node.bed.destroy("lab");
+    node.bed.is_as_before();
 }

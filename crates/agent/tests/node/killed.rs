@@ -1,15 +1,15 @@
-//! Killed at any step and run again, a node ends the same.
+//! A run that is killed at any step and repeated has the same result.
 
 use serde_json::{Value, json};
 
-use crate::lab::{AGENT, KEY, Lab, STATE};
 use crate::sample;
+use crate::test_node::{AGENT, KEY, STATE, TestNode};
 
 #[test]
-fn killed_after_any_step_and_run_again_it_ends_the_same() {
-    let Some(lab) = Lab::new() else { return };
-    // Packages are one step, and a slow one: they are part of the first moments only.
-    let (mut dev, mut prod) = (lab.spec("dev"), lab.spec("prod"));
+fn a_run_killed_after_any_step_and_repeated_has_the_same_result() {
+    let Some(node) = TestNode::new() else { return };
+    // Packages are one slow step, which is tested separately.
+    let (mut dev, mut prod) = (node.spec("dev"), node.spec("prod"));
     for spec in [&mut dev, &mut prod] {
         spec["access"]["_posture"]["fail2ban"]["enabled"] = json!(false);
         spec["access"]["_posture"]["packages"] = json!([]);
@@ -20,53 +20,53 @@ fn killed_after_any_step_and_run_again_it_ends_the_same() {
     prod["platform"]["services"] = json!({ "enable": [], "disable": [] });
     let mut slow = prod.clone();
     slow["platform"]["packages"] = json!(["tree", "cron", "strace"]);
-    first_moments(&lab, &dev, &slow);
-    lab.apply(&dev);
-    lab.apply(&prod);
-    let right = lab.picture();
-    let fields = lab
+    killed_around_packages(&node, &dev, &slow);
+    node.apply(&dev);
+    node.apply(&prod);
+    let right = node.snapshot();
+    let fields = node
         .root(&format!("{AGENT} config show --json-output"))
         .good();
-    lab.apply(&dev);
-    let n_steps = lab.rehearse(&prod);
+    node.apply(&dev);
+    let n_steps = node.dry_run(&prod);
     // Packages, files, reloads and services are steps of their own.
     assert!(n_steps > 5, "{n_steps}");
-    let moments = sample::some(4, n_steps + 1);
-    for &at in &moments {
-        lab.apply(&dev);
-        assert!(killed(&lab, at, &prod), "at {at}");
-        let status = lab.status();
+    let points = sample::some(4, n_steps + 1);
+    for &at in &points {
+        node.apply(&dev);
+        assert!(killed(&node, at, &prod), "at {at}");
+        let status = node.status();
         assert_ne!(status["status"], "complete", "killed at {at}: {status:#}");
-        lab.apply(&prod);
-        assert_eq!(lab.status()["status"], "complete");
-        let now = lab.picture();
+        node.apply(&prod);
+        assert_eq!(node.status()["status"], "complete");
+        let now = node.snapshot();
         let lines: Vec<_> = now.lines().filter(|line| !right.contains(line)).collect();
         assert_eq!(now, right, "killed at {at}: {lines:#?}");
-        let shown = lab
+        let shown = node
             .root(&format!("{AGENT} config show --json-output"))
             .good();
         assert_eq!(shown, fields, "killed at {at}");
     }
-    println!("killed at {moments:?} of {n_steps} moments");
-    lab.root(&format!("ls -A {STATE}")).good();
-    lab.bed.destroy("lab");
+    println!("killed at {points:?} of {n_steps} points");
+    node.root(&format!("ls -A {STATE}")).good();
+    node.bed.destroy("lab");
 }
 
-/// Applies a spec with an agent that dies after some steps, and tells whether it died.
-fn killed(lab: &Lab, at: usize, spec: &Value) -> bool {
+/// Applies a spec with an agent that aborts after some steps, and tells whether it did.
+fn killed(node: &TestNode, at: usize, spec: &Value) -> bool {
     let command = format!("sudo env HOMESTAK_CRASH_AFTER={at} {AGENT} config apply --spec -");
-    let run = lab.bed.feed("web", &command, spec.to_string().as_bytes());
+    let run = node.bed.feed("web", &command, spec.to_string().as_bytes());
     run.code != 0
 }
 
-/// Killed around packages, what was installed for a spec still goes with it.
-fn first_moments(lab: &Lab, before: &Value, spec: &Value) {
-    lab.apply(before);
+/// Packages installed by a killed run are still removed with their spec.
+fn killed_around_packages(node: &TestNode, before: &Value, spec: &Value) {
+    node.apply(before);
     for at in 0..2 {
-        assert!(killed(lab, at, spec), "at {at}");
+        assert!(killed(node, at, spec), "at {at}");
     }
-    lab.apply(spec);
-    lab.root("command -v strace").good();
-    lab.apply(before);
-    lab.root("command -v strace").bad();
+    node.apply(spec);
+    node.root("command -v strace").good();
+    node.apply(before);
+    node.root("command -v strace").bad();
 }

@@ -1,7 +1,5 @@
-//! The agent on real Debian nodes of this machine.
-//!
-//! In: specs. Out: nodes that are as their specs say, and not half so when that fails.
-//! Never: two tests at once: they take turns with all others that make nodes.
+//! The agent on real Debian nodes of this machine. The tests run one at a time, like all others that
+//! create nodes.
 #![expect(
     unreachable_pub,
     clippy::unwrap_used,
@@ -10,21 +8,21 @@
     reason = "a test may panic"
 )]
 
-mod bad;
 mod broken;
 mod confirm;
 mod drift;
+mod failures;
 mod fetch;
-mod hardship;
 mod hostile;
 mod job;
 mod killed;
-mod lab;
 mod packages;
 mod posture;
+mod refused;
 mod release;
 mod sample;
 mod service;
+mod test_node;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,14 +32,14 @@ use std::sync::OnceLock;
 use homestak_test_support::bed::Bed;
 use homestak_test_support::{bed, server};
 
-/// Makes a local host, or says why not. The machine before and after is compared by the tests of
-/// `homestak`, which makes the nodes.
+/// Creates a local host, or prints why not. The tests of `homestak` compare the machine before and
+/// after.
 fn new_bed() -> Option<Bed> {
     let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
     Bed::new(program(), shared, |_| BTreeSet::new())
 }
 
-/// Returns where the program `homestak` is, built when it is not.
+/// Builds the program `homestak`, and returns its path.
 fn program() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT

@@ -1,11 +1,11 @@
-//! Packages that cannot be had, in an archive of the node's own.
+//! Packages that fail or are unavailable, in a repository on the node.
 
 use serde_json::{Value, json};
 
-use crate::lab::{AGENT, Lab, STATE};
+use crate::test_node::{AGENT, STATE, TestNode};
 
-/// Makes an archive with a package that stumbles while a file is there, one that stands by, and one
-/// that cannot be beside it. Its list is not fetched yet.
+/// Creates a repository with a package whose script fails while a file exists, an unrelated package, and
+/// one that conflicts with it. Its list is not fetched yet.
 const ARCHIVE: &str = r#"
 mkdir -p /srv/repo; cd /srv/repo; umask 022
 make() {
@@ -38,49 +38,49 @@ fn spec(packages: &[&str]) -> Value {
 }
 
 #[test]
-fn packages_that_fail_half_way_are_finished_and_those_that_cannot_be_had_touch_nothing() {
-    let Some(lab) = Lab::new() else { return };
-    lab.root(ARCHIVE).good();
-    let remembered = || lab.root(&format!("cat {STATE}/converge.json"));
+fn interrupted_packages_are_finished_and_unavailable_ones_change_nothing() {
+    let Some(node) = TestNode::new() else { return };
+    node.root(ARCHIVE).good();
+    let recorded = || node.root(&format!("cat {STATE}/converge.json"));
     let in_packages = |text: &str| {
         let state: Value = serde_json::from_str(text).unwrap();
         state["in_packages"] == true
     };
     let state_of = |name: &str| {
         let line = format!("dpkg-query -W -f '${{db:Status-Status}}' {name} || true");
-        lab.root(&line).good()
+        node.root(&line).good()
     };
     let fail = |packages: &[&str]| {
-        let run = lab.agent("config apply", &spec(packages));
+        let run = node.agent("config apply", &spec(packages));
         assert_eq!(run.code, 2, "{}", run.err);
-        assert_eq!(lab.status()["failed"]["error"], "packages");
+        assert_eq!(node.status()["failed"]["error"], "packages");
         run.err
     };
-    lab.apply(&spec(&[]));
+    node.apply(&spec(&[]));
 
-    // It began, and the next run knows.
+    // It was interrupted, which is recorded.
     fail(&["stumble"]);
     assert_eq!(state_of("stumble"), "half-configured");
-    assert!(in_packages(&remembered().good()));
-    lab.root("rm /srv/stone").good();
-    lab.apply(&spec(&["stumble"]));
+    assert!(in_packages(&recorded().good()));
+    node.root("rm /srv/stone").good();
+    node.apply(&spec(&["stumble"]));
     assert_eq!(state_of("stumble"), "installed");
-    let before = remembered().good();
+    let before = recorded().good();
     assert!(!in_packages(&before));
 
-    // Nothing was begun, so nothing is remembered, and nothing is to be finished.
-    let said = fail(&["stumble", "rival"]);
-    assert!(said.contains("would also remove bystander"), "{said}");
+    // Nothing was changed, so nothing is recorded.
+    let message = fail(&["stumble", "rival"]);
+    assert!(message.contains("would also remove bystander"), "{message}");
     assert_eq!(state_of("bystander"), "installed");
     assert_ne!(state_of("rival"), "installed");
-    assert_eq!(remembered().good(), before);
-    assert_eq!(lab.root("cat /etc/motd").good(), "[\"stumble\"]\n");
+    assert_eq!(recorded().good(), before);
+    assert_eq!(node.root("cat /etc/motd").good(), "[\"stumble\"]\n");
 
-    // What a spec gave goes with it, and takes nobody along.
-    lab.apply(&spec(&[]));
+    // Packages of a spec are removed with it, and no others.
+    node.apply(&spec(&[]));
     assert_ne!(state_of("stumble"), "installed");
     assert_eq!(state_of("bystander"), "installed");
-    lab.root(&format!("{AGENT} config check")).good();
-    lab.bed.destroy("lab");
-    lab.bed.is_as_before();
+    node.root(&format!("{AGENT} config check")).good();
+    node.bed.destroy("lab");
+    node.bed.is_as_before();
 }

@@ -1,17 +1,17 @@
-//! Moving from one posture to another gives access and takes it away.
+//! Changing the posture of a node grants and revokes access.
 
 use std::collections::BTreeSet;
 
 use serde_json::json;
 
 use crate::bed::text;
-use crate::lab::Lab;
 use crate::sample;
+use crate::test_node::TestNode;
 
-/// What must hold on a node of a posture, and what must not.
-fn holds(lab: &Lab, posture: &str) {
-    let yes = |command: &str| assert_eq!(lab.root(command).code, 0, "{posture}: {command}");
-    let no = |command: &str| assert_ne!(lab.root(command).code, 0, "{posture}: {command}");
+/// Checks what a posture must and must not permit.
+fn holds(node: &TestNode, posture: &str) {
+    let yes = |command: &str| assert_eq!(node.root(command).code, 0, "{posture}: {command}");
+    let no = |command: &str| assert_ne!(node.root(command).code, 0, "{posture}: {command}");
     let free = matches!(posture, "dev" | "local");
     let strict = matches!(posture, "stage" | "prod");
     let root = match posture {
@@ -45,10 +45,10 @@ fn holds(lab: &Lab, posture: &str) {
 }
 
 #[test]
-fn every_move_between_postures_gives_and_takes_what_it_should() {
-    let Some(lab) = Lab::new() else { return };
-    // Every ordered pair once: a walk over all moves between four postures. A sample begins at
-    // some place of it and makes four moves, or more until it has been to all of them.
+fn every_change_of_posture_grants_and_revokes_access() {
+    let Some(node) = TestNode::new() else { return };
+    // Every ordered pair of the four postures once. A sample starts anywhere in it and makes at least
+    // four changes, until every posture was applied.
     let walk = [
         "dev", "stage", "dev", "prod", "dev", "local", "stage", "prod", "stage", "local", "prod",
         "local",
@@ -66,53 +66,53 @@ fn every_move_between_postures_gives_and_takes_what_it_should() {
             break;
         }
         seen.insert(posture);
-        let spec = lab.spec(posture);
-        lab.apply(&spec);
-        assert_eq!(lab.check(&spec), [""; 0], "{posture}");
-        holds(&lab, posture);
+        let spec = node.spec(posture);
+        node.apply(&spec);
+        assert_eq!(node.check(&spec), [""; 0], "{posture}");
+        holds(&node, posture);
     }
-    lab.bed.destroy("lab");
+    node.bed.destroy("lab");
 }
 
 #[test]
-fn a_user_a_key_a_rule_and_a_file_that_are_no_longer_wanted_are_gone() {
-    let Some(lab) = Lab::new() else { return };
-    let mut spec = lab.spec("dev");
-    lab.root("useradd -m -s /bin/bash carol; install -d -m 700 -o carol -g carol /home/carol/.ssh; echo 'ssh-ed25519 AAAAown carol' >/home/carol/.ssh/authorized_keys; chown carol: /home/carol/.ssh/authorized_keys; chmod 600 /home/carol/.ssh/authorized_keys").good();
+fn users_keys_rules_and_files_removed_from_the_spec_are_removed() {
+    let Some(node) = TestNode::new() else { return };
+    let mut spec = node.spec("dev");
+    node.root("useradd -m -s /bin/bash carol; install -d -m 700 -o carol -g carol /home/carol/.ssh; echo 'ssh-ed25519 AAAAown carol' >/home/carol/.ssh/authorized_keys; chown carol: /home/carol/.ssh/authorized_keys; chmod 600 /home/carol/.ssh/authorized_keys").good();
     spec["config"]["converge"]["foreign_keys"] = json!("report");
     let users = spec["access"]["users"].as_array_mut().unwrap();
     users.push(
         json!({ "name": "carol", "sudo": true, "ssh_keys": ["ssh-ed25519 AAAAgiven given"] }),
     );
-    lab.apply(&spec);
-    // A key that nobody put into the spec is named, and stays.
-    let reported = lab.check(&spec);
+    node.apply(&spec);
+    // A foreign key is reported, and kept.
+    let reported = node.check(&spec);
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].contains("AAAAown"));
-    lab.root("runuser -u carol -- sudo -n true").good();
-    // Only bob is left, and nothing but what every node has.
+    node.root("runuser -u carol -- sudo -n true").good();
+    // Only bob is left.
     let users = spec["access"]["users"].as_array_mut().unwrap();
     users.retain(|user| user["name"] == "bob");
     spec["config"] = json!({});
     spec["platform"] = json!({});
-    let result = lab.apply(&spec);
-    assert_eq!(lab.check(&spec), [""; 0]);
-    lab.root("runuser -u alice -- sudo -n true").bad();
-    lab.root("test -e /home/alice/.ssh/authorized_keys").bad();
-    let closed = lab
+    let result = node.apply(&spec);
+    assert_eq!(node.check(&spec), [""; 0]);
+    node.root("runuser -u alice -- sudo -n true").bad();
+    node.root("test -e /home/alice/.ssh/authorized_keys").bad();
+    let closed = node
         .root("getent shadow alice | cut -d: -f8; getent passwd alice | cut -d: -f7")
         .good();
     assert_eq!(closed, "1\n/usr/sbin/nologin\n");
-    // What was not ours stays: the account, and its own key.
-    lab.root("runuser -u carol -- sudo -n true").bad();
-    let keys = lab.root("cat /home/carol/.ssh/authorized_keys").good();
+    // What the spec did not create is kept: the account and its own key.
+    node.root("runuser -u carol -- sudo -n true").bad();
+    let keys = node.root("cat /home/carol/.ssh/authorized_keys").good();
     assert_eq!(keys, "ssh-ed25519 AAAAown carol\n");
     assert_eq!(
-        lab.root("getent passwd carol | cut -d: -f7").good(),
+        node.root("getent passwd carol | cut -d: -f7").good(),
         "/bin/bash\n"
     );
-    lab.root("test -e /etc/sysctl.d/90-homestak.conf").bad();
-    lab.root("command -v tree").bad();
+    node.root("test -e /etc/sysctl.d/90-homestak.conf").bad();
+    node.root("command -v tree").bad();
     let since: Vec<String> = result["changes"]
         .as_array()
         .unwrap()
@@ -120,5 +120,5 @@ fn a_user_a_key_a_rule_and_a_file_that_are_no_longer_wanted_are_gone() {
         .map(|change| text(&change["since"]))
         .collect();
     assert!(since.iter().all(|since| since == "spec"), "{result:#}");
-    lab.bed.destroy("lab");
+    node.bed.destroy("lab");
 }

@@ -1,28 +1,28 @@
-//! Debian 13, which is not the release that tests use unless they are told to.
+//! Debian 13, which is not the default release of the tests.
 
-use crate::lab::Lab;
+use crate::test_node::TestNode;
 
 #[test]
-fn a_debian_13_node_becomes_what_its_spec_says() {
-    let Some(lab) = Lab::of("debian-13") else {
+fn a_spec_is_applied_to_a_debian_13_node() {
+    let Some(node) = TestNode::of("debian-13") else {
         return;
     };
-    let release = lab.root("cat /etc/debian_version").good();
+    let release = node.root("cat /etc/debian_version").good();
     assert!(release.starts_with("13"), "{release}");
-    let spec = lab.spec("prod");
-    lab.apply(&spec);
-    assert_eq!(lab.rehearse(&spec), 0);
-    assert_eq!(lab.check(&spec), Vec::<String>::new());
-    lab.root("echo other >/etc/motd; passwd -l alice >/dev/null; systemctl stop cron")
+    let spec = node.spec("prod");
+    node.apply(&spec);
+    assert_eq!(node.dry_run(&spec), 0);
+    assert_eq!(node.check(&spec), Vec::<String>::new());
+    node.root("echo other >/etc/motd; passwd -l alice >/dev/null; systemctl stop cron")
         .good();
     assert!(
-        lab.check(&spec)
+        node.check(&spec)
             .contains(&"file:/etc/motd/content".to_owned())
     );
-    lab.apply(&spec);
-    assert_eq!(lab.check(&spec), Vec::<String>::new());
-    lab.apply(&lab.spec("dev"));
-    assert_eq!(lab.check(&lab.spec("dev")), Vec::<String>::new());
-    lab.bed.destroy("lab");
-    lab.bed.is_as_before();
+    node.apply(&spec);
+    assert_eq!(node.check(&spec), Vec::<String>::new());
+    node.apply(&node.spec("dev"));
+    assert_eq!(node.check(&node.spec("dev")), Vec::<String>::new());
+    node.bed.destroy("lab");
+    node.bed.is_as_before();
 }

@@ -1,15 +1,12 @@
-//! How much is tried: all of it, or a sample that a seed can repeat.
-//!
-//! In: `HOMESTAK_TEST_FULL`, `HOMESTAK_TEST_SEED`. Out: which cases.
-//! Never: chance; two runs of one tree try the same, and another seed tries others.
+//! Which cases are tested: all of them with `HOMESTAK_TEST_FULL`, else a sample that
+//! `HOMESTAK_TEST_SEED` selects. The same seed selects the same cases.
 
-/// Whether everything is tried, as `make test-full` does.
+/// Whether all cases are tested, as by `make test-full`.
 pub fn is_full() -> bool {
     std::env::var_os("HOMESTAK_TEST_FULL").is_some()
 }
 
-/// Returns so many of the numbers below `end`, spread over all of them; every one of them in a full
-/// run.
+/// Returns `n_wanted` numbers below `end`, evenly distributed; all of them in a full run.
 pub fn some(n_wanted: usize, end: usize) -> Vec<usize> {
     if is_full() || n_wanted >= end {
         return (0..end).collect();

@@ -280,7 +280,7 @@ fn a_machine_that_only_drives_others_has_no_status_of_its_own() {
     if rustix::process::geteuid().is_root() {
         assert_eq!(status.code, 1, "{}{}", status.out, status.err);
         assert!(
-            status.out.contains("no spec was ever applied"),
+            status.out.contains("no spec has been applied"),
             "{}",
             status.out
         );

@@ -55,7 +55,7 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
     bed.write("specs/web.yaml", &format!("{spec}{rule}"));
     let diff = bed.run(&["spec", "diff", "web"]);
     assert_eq!(diff.code, 3, "{}{}", diff.out, diff.err);
-    let why = "refused: `web`: `/etc/sudoers.d/own` would be unsound: /etc/sudoers.d/own:1:";
+    let why = "refused: `web`: `/etc/sudoers.d/own` would be invalid: /etc/sudoers.d/own:1:";
     for words in [why, "syntax error", "says: 1 refusal"] {
         assert!(diff.err.contains(words), "{words}: {}", diff.err);
     }

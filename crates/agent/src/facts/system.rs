@@ -1,5 +1,5 @@
-//! Release, packages, accounts, SSH server and kernel settings. The name service is not asked:
-//! users of a directory are not ours.
+//! Release, packages, accounts, SSH server and kernel settings. Users of a directory service are not
+//! managed, so only local files are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) fn release() -> SystemFact {
     }
 }
 
-/// Returns the value of a `KEY=VALUE` line; nothing when there is none.
+/// Returns the value of a `KEY=VALUE` line, or an empty string.
 pub(super) fn value<'t>(text: &'t str, key: &str) -> &'t str {
     let mut lines = text.lines();
     let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -34,12 +34,12 @@ pub(crate) fn hostname() -> String {
 
 type Packages = (BTreeMap<String, PackageFact>, String);
 
-/// Returns which of the packages are installed, and what is wrong with any package. The database is
-/// read as it is: asking dpkg for all of it takes longer than everything else.
+/// Returns which of the packages are installed, and the errors in the package database. It is read
+/// directly, since `dpkg-query` takes longer than everything else.
 pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError> {
     let path = "/var/lib/dpkg/status";
-    let bytes = fs_err::read(path).map_err(AgentError::look("packages"))?;
-    let (known, mut faults) = read_packages(&String::from_utf8_lossy(&bytes), wanted);
+    let bytes = fs_err::read(path).map_err(AgentError::observe("packages"))?;
+    let (known, mut errors) = read_packages(&String::from_utf8_lossy(&bytes), wanted);
     let interrupted = fs_err::read_dir("/var/lib/dpkg/updates")
         .into_iter()
         .flatten()
@@ -49,9 +49,9 @@ pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError
             name.to_string_lossy().bytes().all(|b| b.is_ascii_digit())
         });
     if interrupted {
-        faults.push("dpkg was interrupted".to_owned());
+        errors.push("dpkg was interrupted".to_owned());
     }
-    Ok((known, faults.join("\n")))
+    Ok((known, errors.join("\n")))
 }
 
 fn read_packages(
@@ -59,7 +59,7 @@ fn read_packages(
     wanted: &BTreeSet<String>,
 ) -> (BTreeMap<String, PackageFact>, Vec<String>) {
     let mut known = BTreeMap::new();
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     for block in text.split("\n\n") {
         let [mut name, mut status, mut architecture, mut version] = [""; 4];
         for line in block.lines() {
@@ -86,16 +86,16 @@ fn read_packages(
                 }
             }
             Some("not-installed" | "config-files") | None => {}
-            Some(_) => faults.push(format!("{name} is half installed")),
+            Some(_) => errors.push(format!("{name} is half installed")),
         }
         if error == Some("reinstreq") {
-            faults.push(format!("{name} must be installed again"));
+            errors.push(format!("{name} must be installed again"));
         }
     }
-    (known, faults)
+    (known, errors)
 }
 
-/// Reads a table of accounts. Users write into some of its columns, and not only text.
+/// Reads an account database. Users can write some of its columns, also with invalid UTF-8.
 pub(crate) fn rows(bytes: &[u8]) -> Vec<Vec<String>> {
     let text = String::from_utf8_lossy(bytes);
     text.split('\n')
@@ -113,7 +113,7 @@ pub(crate) struct Accounts {
 impl Accounts {
     pub(crate) fn read() -> Result<Self, AgentError> {
         let table = |path: &str| {
-            let bytes = fs_err::read(path).map_err(AgentError::look(&format!("`{path}`")));
+            let bytes = fs_err::read(path).map_err(AgentError::observe(&format!("`{path}`")));
             bytes.map(|bytes| rows(&bytes))
         };
         let ends = table("/etc/shadow")?
@@ -148,14 +148,14 @@ impl Accounts {
         })
     }
 
-    /// Returns the numbers of a user and a group; no group is the user's own.
+    /// Returns the ids of a user and a group, by default the user's own group.
     pub(crate) fn ids(&self, user: &str, group: &str) -> Option<(u32, u32)> {
         let number = |rows: &[Vec<String>], name: &str, column: usize| {
             let row = rows
                 .iter()
                 .find(|row| row.first().is_some_and(|first| first == name));
             let known = row.and_then(|row| row.get(column)?.parse().ok());
-            // A number that has no name is written as it is found.
+            // `#ID` stands for an id without a name.
             known.or_else(|| name.strip_prefix('#')?.parse().ok())
         };
         let of_group = match group {
@@ -165,7 +165,7 @@ impl Accounts {
         Some((number(&self.users, user, 2)?, of_group?))
     }
 
-    /// Returns which of an owner and a group are not here.
+    /// Returns which of an owner and a group do not exist.
     pub(super) fn missing(&self, owner: &str, group: &str) -> Vec<String> {
         let mut missing = Vec::new();
         if self.ids(owner, "").is_none() && self.ids(owner, "root").is_none() {
@@ -196,17 +196,17 @@ fn name_of(rows: &[Vec<String>], id: u32) -> String {
 
 type Sshd = (Option<BTreeMap<String, Vec<String>>>, String);
 
-/// Returns the settings of the SSH server that are in effect, or what it says against them.
+/// Returns the effective settings of the SSH server, or its error.
 pub(super) fn sshd() -> Result<Sshd, AgentError> {
     if !Path::new("/usr/sbin/sshd").exists() {
         return Ok((None, String::new()));
     }
-    let ended = process::run(&["/usr/sbin/sshd", "-T"])?;
+    let output = process::run(&["/usr/sbin/sshd", "-T"])?;
     let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    if ended.code != Some(0) {
-        return Ok((Some(settings), ended.said()));
+    if output.code != Some(0) {
+        return Ok((Some(settings), output.reason()));
     }
-    for line in ended.out.lines() {
+    for line in output.out.lines() {
         let (name, value) = line.split_once(' ').unwrap_or((line, ""));
         let values = settings.entry(name.to_owned()).or_default();
         values.push(value.to_owned());
@@ -214,7 +214,7 @@ pub(super) fn sshd() -> Result<Sshd, AgentError> {
     Ok((Some(settings), String::new()))
 }
 
-/// Returns where a kernel setting is. `None` for names that are none.
+/// Returns the path of a kernel setting; `None` for an invalid name.
 pub(crate) fn sysctl_path(key: &str) -> Option<String> {
     let good = key.split('.').all(|part| {
         !part.is_empty()
@@ -230,7 +230,7 @@ pub(super) fn sysctl(key: &str) -> Option<String> {
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Returns why a kernel setting cannot be changed here, if so. It is opened and not written.
+/// Returns why a kernel setting cannot be changed, if so. It is opened for writing, but not written.
 pub(super) fn readonly_sysctl(key: &str) -> Option<String> {
     let path = sysctl_path(key)?;
     let opened = fs_err::OpenOptions::new().write(true).open(path);
@@ -251,7 +251,7 @@ mod tests {
     use super::{Accounts, BTreeMap, read_packages, rows};
 
     #[test]
-    fn a_byte_that_is_no_text_in_one_account_hides_no_other() {
+    fn invalid_utf8_in_one_account_hides_no_other() {
         let users = b"root:x:0:0::/root:/bin/bash\nalice:x:1001:1001:\xff:/home/alice:/bin/sh\nbob:x:1002:1002::/home/bob:/bin/sh\n";
         let accounts = Accounts {
             users: rows(users),
@@ -264,17 +264,17 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_read_with_what_is_wrong_with_them() {
+    fn packages_are_read_with_their_errors() {
         let text = "Package: tree\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.1.0-1\nDescription: lists\n Package: not this\n\nPackage: cron\nStatus: deinstall ok config-files\nVersion: 3\n\nPackage: sudo\nStatus: install reinstreq half-installed\nVersion: 1\n";
         let wanted: BTreeSet<String> = ["tree", "tree:amd64", "cron", "sudo"]
             .map(str::to_owned)
             .into();
-        let (known, faults) = read_packages(text, &wanted);
+        let (known, errors) = read_packages(text, &wanted);
         let names: Vec<_> = known.keys().cloned().collect();
         assert_eq!(names, ["tree", "tree:amd64"]);
         assert_eq!(known["tree"].version, "2.1.0-1");
         assert_eq!(
-            faults,
+            errors,
             ["sudo is half installed", "sudo must be installed again"]
         );
     }

@@ -7,26 +7,26 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, Run, Way, image, text};
 
-/// Where the agent is on the node.
+/// The path of the agent on the node.
 pub const AGENT: &str = "/usr/local/bin/homestak-agent";
-/// Where its state is.
+/// The directory of its state.
 pub const STATE: &str = "/usr/local/etc/homestak/state";
 /// A key that opens nothing.
 pub const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGa1xU0y8sYFqV1h8v3b0T1mJp6v6m9QxkVxg3p2Jq1d alice@desk";
 
-pub struct Lab {
+pub struct TestNode {
     pub bed: Bed,
     address: String,
 }
 
-impl Lab {
-    /// Makes a node and puts the agent on it.
+impl TestNode {
+    /// Creates a node with the agent on it.
     pub fn new() -> Option<Self> {
         Self::of(&image())
     }
 
-    /// The same with a node of this image.
+    /// The same with another image.
     pub fn of(image: &str) -> Option<Self> {
         let mut bed = crate::new_bed()?;
         bed.run(&["image", "build", image]).good();
@@ -55,13 +55,13 @@ impl Lab {
         self.agent("config apply --json-output", spec).json()
     }
 
-    /// Returns how many steps would be done.
-    pub fn rehearse(&self, spec: &Value) -> usize {
+    /// Returns how many steps would be executed.
+    pub fn dry_run(&self, spec: &Value) -> usize {
         let result = self.agent("config apply --dry-run --json-output", spec);
         result.json()["steps"].as_array().unwrap().len()
     }
 
-    /// Begins a job, and leaves it to be read.
+    /// Starts a job, whose events can be read.
     pub fn begin(&self, words: &str, spec: &Value, way: Way) -> Job {
         let command = format!("sudo {AGENT} job run {words}");
         let input = spec.to_string();
@@ -74,41 +74,41 @@ impl Lab {
         }
     }
 
-    /// Does a job to its end.
+    /// Runs a job to its end.
     pub fn job(&self, words: &str, spec: &Value) -> (i32, Vec<Value>) {
         self.begin(words, spec, Way::Shared).end()
     }
 
-    /// Follows a job over connections of its own, as often as it takes.
+    /// Follows a job over new connections, until one succeeds.
     pub fn follow(&self, words: &str) -> (i32, Vec<Value>) {
         let command = format!("sudo -n {AGENT} job follow {words}");
         for _ in 0..100 {
-            let run = self.anew(&command);
+            let run = self.run_separately(&command);
             if run.code != 255 && !run.err.contains("password is required") {
                 return (run.code, events(&run.out));
             }
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
-        panic!("the node did not come back");
+        panic!("the node is unreachable");
     }
 
-    /// Runs a command over a connection of its own.
-    pub fn anew(&self, command: &str) -> Run {
+    /// Runs a command over a new connection.
+    pub fn run_separately(&self, command: &str) -> Run {
         let mut ssh = self.bed.fed("web", command, b"", Way::Anew);
         ssh.output().map(Run::from).unwrap()
     }
 
-    /// What of the node a job that is taken back must not change.
-    pub fn outside(&self) -> Vec<String> {
+    /// Returns the part of a snapshot that a reverted job must not change.
+    pub fn system_snapshot(&self) -> Vec<String> {
         let ours = |line: &&str| !line.contains("usr/local/etc");
-        self.picture()
+        self.snapshot()
             .lines()
             .filter(ours)
             .map(str::to_owned)
             .collect()
     }
 
-    /// Returns the ids of what differs, and checks the exit code that goes with it.
+    /// Returns the ids of the differences, and checks the exit code.
     pub fn check(&self, spec: &Value) -> Vec<String> {
         let run = self.agent("config check --json-output", spec);
         let result: Value = serde_json::from_str(&run.out).unwrap();
@@ -122,14 +122,14 @@ impl Lab {
         changes.iter().map(|change| text(&change["id"])).collect()
     }
 
-    /// Returns what the agent says about its state.
+    /// Returns the status of the agent.
     pub fn status(&self) -> Value {
         self.root(&format!("{AGENT} status --json-output")).json()
     }
 
-    /// Returns every file of the configuration with its mode, owner and content. The times of
-    /// lists of packages and backups that tools make of the accounts are no part of it.
-    pub fn picture(&self) -> String {
+    /// Returns every configuration file with its mode, owner and digest, without times and backups of
+    /// the account databases.
+    pub fn snapshot(&self) -> String {
         let command = "cd /; find etc home root usr/local/etc -xdev \\( -name '*-' -o -name '*.prev' -o -name lock -o -name .pwd.lock -o -name .cache \\) -prune -o -printf '%p %m %u:%g %l\\n' | sort; \
              find etc home root -xdev -type f ! -name '*-' ! -name .pwd.lock -print0 | sort -z | xargs -0 sha256sum; \
              ip -br address show eth0; hostname; sysctl net.ipv4.ip_forward; \
@@ -137,7 +137,7 @@ impl Lab {
         self.root(command).good()
     }
 
-    /// A spec with something of every kind.
+    /// A spec with resources of every kind.
     pub fn spec(&self, posture: &str) -> Value {
         let gateway = self.root("ip -json route show default").json();
         let dns = self
@@ -172,7 +172,7 @@ impl Lab {
     }
 }
 
-/// A job over a connection that may be lost.
+/// A running job and its connection.
 pub struct Job {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -196,7 +196,7 @@ impl Job {
             return None;
         }
         let event: Value = serde_json::from_str(&line).unwrap();
-        // Heartbeats come whenever they come.
+        // Keepalives occur at any time.
         if event["event"] == "alive" {
             return self.next();
         }
@@ -211,8 +211,8 @@ impl Job {
         (code, std::mem::take(&mut self.events))
     }
 
-    /// Loses the connection.
-    pub fn lose(mut self) -> Vec<Value> {
+    /// Ends the connection.
+    pub fn disconnect(mut self) -> Vec<Value> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         std::mem::take(&mut self.events)

@@ -1,4 +1,4 @@
-//! One step done on this machine. Doing it twice does no harm.
+//! Executes single steps on this machine. Every step can be repeated.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -6,16 +6,16 @@ use std::ops::RangeInclusive;
 use homestak_core::converge::Step;
 
 use crate::error::AgentError;
+use crate::facts::{rows, sysctl_path};
 use crate::files::{self, Staged};
-use crate::gather::{rows, sysctl_path};
 use crate::process::{self, ProcessError};
 use crate::state;
 
 /// The shell of users who do not log in.
 const NOLOGIN: &str = "/usr/sbin/nologin";
 
-/// Does a step. Files were written beside their places before. Packages are not done here.
-pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
+/// Executes a step. Files are staged already; packages are handled elsewhere.
+pub(crate) fn execute(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
     match step {
         Step::Packages { .. } | Step::Directory { .. } => Ok(()),
         Step::CreateUser { name, shell } => create_user(step, name, shell),
@@ -23,13 +23,13 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
             step,
             &["usermod", "--expiredate", "", "--shell", shell, name],
         ),
-        Step::Write { path, .. } => staged.place(path),
+        Step::Write { path, .. } => staged.commit(path),
         Step::Link { path, target } => files::link(path, target).map_err(AgentError::write(path)),
         Step::Delete { path } => staged.delete(path),
         Step::Hostname { name } => {
             rustix::system::sethostname(name.as_bytes()).map_err(|error| AgentError::Step {
                 step: step.description(),
-                said: error.to_string(),
+                reason: error.to_string(),
             })
         }
         Step::Sysctl { key, value } => {
@@ -62,60 +62,61 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
     }
 }
 
-/// A group of the user's name may be there already; it is taken then.
+/// Creates a user, with an existing group of the same name if there is one.
 fn create_user(step: &Step, name: &str, shell: &str) -> Result<(), AgentError> {
     let groups = fs_err::read("/etc/group").unwrap_or_default();
-    let known = rows(&groups)
+    let has_group = rows(&groups)
         .iter()
         .any(|row| row.first().is_some_and(|group| group == name));
-    let number = unused_number(step)?;
+    let id = unused_id(step)?;
     let mut words = vec!["useradd", "--create-home", "--shell", shell];
-    if let Some(number) = &number {
-        words.extend(["--uid", number]);
+    if let Some(id) = &id {
+        words.extend(["--uid", id]);
     }
-    if known {
+    if has_group {
         words.extend(["--gid", name]);
     } else {
-        // It gets the same number, when that is free.
+        // It gets the same id, if that is free.
         words.push("--user-group");
     }
     words.push(name);
     program(step, &words)
 }
 
-/// Returns a number for a user and a group, where `useradd` may choose one of a user whose creation
-/// was reverted: every file that is left of the first would belong to the next.
-fn unused_number(step: &Step) -> Result<Option<String>, AgentError> {
+/// Returns an id for a user and a group, if `useradd` could reuse that of a user whose creation was
+/// reverted: files of that user may be left.
+fn unused_id(step: &Step) -> Result<Option<String>, AgentError> {
     let retired = state::retired();
     if retired.is_empty() {
         return Ok(None);
     }
     let mut taken = retired.clone();
     for table in ["passwd", "group"] {
-        let text = process::must(&["getent", table])?;
-        let numbers = rows(text.as_bytes()).into_iter();
-        taken.extend(numbers.filter_map(|row| row.get(2)?.parse::<u32>().ok()));
+        let text = process::run_ok(&["getent", table])?;
+        let entries = rows(text.as_bytes()).into_iter();
+        taken.extend(entries.filter_map(|row| row.get(2)?.parse::<u32>().ok()));
     }
     let settings = fs_err::read_to_string("/etc/login.defs").unwrap_or_default();
-    let number = unused(&taken, range(&settings));
-    let number = number.ok_or_else(|| AgentError::Step {
+    let id = unused(&taken, range(&settings));
+    let id = id.ok_or_else(|| AgentError::Step {
         step: step.description(),
-        said: "no number is left for a user (UID_MAX and GID_MAX in `/etc/login.defs`)".to_owned(),
+        reason: "no unused UID and GID left (see UID_MAX and GID_MAX in `/etc/login.defs`)"
+            .to_owned(),
     })?;
-    Ok(Some(number.to_string()))
+    Ok(Some(id.to_string()))
 }
 
-/// Returns the number after the highest, as `useradd` does, or the lowest that is not taken.
+/// Returns the id after the highest, as `useradd` does, or the lowest unused one.
 fn unused(taken: &BTreeSet<u32>, range: RangeInclusive<u32>) -> Option<u32> {
     let highest = taken.range(range.clone()).next_back();
     let next = highest.map_or(*range.start(), |highest| highest + 1);
-    let free = |number: &u32| !taken.contains(number);
+    let free = |id: &u32| !taken.contains(id);
     Some(next)
         .filter(|next| range.contains(next))
         .or_else(|| range.clone().find(free))
 }
 
-/// Returns the numbers that users and groups alike may have.
+/// Returns the ids that both users and groups may have.
 fn range(settings: &str) -> RangeInclusive<u32> {
     let value = |name: &str| {
         settings.lines().find_map(|line| {
@@ -130,11 +131,11 @@ fn range(settings: &str) -> RangeInclusive<u32> {
 }
 
 fn program(step: &Step, words: &[&str]) -> Result<(), AgentError> {
-    match process::must(words) {
+    match process::run_ok(words) {
         Ok(_) => Ok(()),
-        Err(ProcessError::Failed { said, .. }) => Err(AgentError::Step {
+        Err(ProcessError::Failed { reason, .. }) => Err(AgentError::Step {
             step: step.description(),
-            said,
+            reason,
         }),
         Err(error) => Err(error.into()),
     }
@@ -145,7 +146,7 @@ mod tests {
     use super::{BTreeSet, range, unused};
 
     #[test]
-    fn a_number_is_not_given_again_and_the_end_of_the_range_is_no_end() {
+    fn an_id_is_not_reused_and_lower_ids_follow_the_end_of_the_range() {
         let unused = |taken: &[u32], range| unused(&BTreeSet::from_iter(taken.to_vec()), range);
         assert_eq!(unused(&[0, 65_534], 1_000..=60_000), Some(1_000));
         assert_eq!(unused(&[0, 1_000, 1_003], 1_000..=60_000), Some(1_004));
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_that_users_and_groups_can_have() {
+    fn ids_are_within_the_ranges_of_both_users_and_groups() {
         assert_eq!(range(""), 1_000..=60_000);
         let settings = "# UID_MIN 5\nUID_MIN\t2000\nGID_MIN 3000\nUID_MAX 9000\nGID_MAX 8000\n";
         assert_eq!(range(settings), 3_000..=8_000);

@@ -1,4 +1,4 @@
-//! What this machine is like, gathered once. Nothing is changed, and no program is started twice.
+//! Collects the facts that decisions are made from. Changes nothing.
 
 mod network;
 mod system;
@@ -16,36 +16,36 @@ use homestak_core::converge::{
 pub(crate) use self::network::network;
 pub(crate) use self::system::{Accounts, hostname, rows, sysctl_path};
 use crate::error::AgentError;
-use crate::path::{self, Fault, Found, Keeper};
+use crate::path::{self, Entry, PathError, WritableBy};
 use crate::process;
 
-/// Larger files are none of ours.
+/// Larger files are not managed.
 pub(crate) const LARGEST_FILE: u64 = 4 << 20;
-/// Larger files of keys are refused.
+/// Larger key files are refused.
 const LARGEST_KEYS: u64 = 256 << 10;
-/// Who sets the network up.
+/// The network manager that the agent configures.
 const NETWORKD: &str = "systemd-networkd.service";
 
-/// Looks at the machine. Programs run beside each other: most of their time is waiting.
-pub(crate) fn gather(scope: &FactScope) -> Result<Facts, AgentError> {
+/// Observes the machine. Programs run in parallel.
+pub(crate) fn collect(scope: &FactScope) -> Result<Facts, AgentError> {
     let mut names = scope.units.clone();
     if scope.network {
         names.insert(NETWORKD.to_owned());
     }
     let names: Vec<String> = names.into_iter().collect();
     let units = || all_units(&names);
-    let cards = || match scope.network {
+    let interfaces = || match scope.network {
         true => network::network().map(Some),
         false => Ok(None),
     };
     std::thread::scope(|threads| {
-        let units = beside(threads, Builder::new(), &units);
-        let sshd = beside(threads, Builder::new(), &system::sshd);
-        let cards = beside(threads, Builder::new(), &cards);
+        let units = in_thread(threads, Builder::new(), &units);
+        let sshd = in_thread(threads, Builder::new(), &system::sshd);
+        let interfaces = in_thread(threads, Builder::new(), &interfaces);
         let mut facts = files_and_accounts(scope)?;
         facts.units = units.joined()?;
         (facts.sshd, facts.sshd_error) = sshd.joined()?;
-        if let Some(network) = cards.joined()? {
+        if let Some(network) = interfaces.joined()? {
             facts.network = network;
             let networkd = facts.units.get(NETWORKD);
             if networkd.is_some_and(|unit| unit.active_state == "active") {
@@ -56,37 +56,37 @@ pub(crate) fn gather(scope: &FactScope) -> Result<Facts, AgentError> {
     })
 }
 
-/// Work that is done beside other work, or was done at once.
-enum Beside<'scope, T> {
+/// Work in a thread, or its result.
+enum Task<'scope, T> {
     Thread(ScopedJoinHandle<'scope, Result<T, AgentError>>),
     Done(Result<T, AgentError>),
 }
 
-/// Does work in a thread; at once where there is no room for one, which a user can bring about.
-fn beside<'scope, T: Send + 'scope>(
+/// Does work in a thread; synchronously if none can be created, which a user can cause.
+fn in_thread<'scope, T: Send + 'scope>(
     threads: &'scope std::thread::Scope<'scope, '_>,
     builder: Builder,
     work: &'scope (impl Fn() -> Result<T, AgentError> + Sync),
-) -> Beside<'scope, T> {
+) -> Task<'scope, T> {
     match builder.spawn_scoped(threads, work) {
-        Ok(thread) => Beside::Thread(thread),
-        Err(_) => Beside::Done(work()),
+        Ok(thread) => Task::Thread(thread),
+        Err(_) => Task::Done(work()),
     }
 }
 
-impl<T> Beside<'_, T> {
+impl<T> Task<'_, T> {
     fn joined(self) -> Result<T, AgentError> {
-        let failed = AgentError::look("this machine");
+        let failed = AgentError::observe("this machine");
         match self {
             Self::Thread(thread) => thread
                 .join()
-                .map_err(|_| failed("a thread of the agent died"))?,
+                .map_err(|_| failed("a thread of the agent panicked"))?,
             Self::Done(done) => done,
         }
     }
 }
 
-/// Looks at what no program is needed for.
+/// Observes everything that needs no program.
 fn files_and_accounts(scope: &FactScope) -> Result<Facts, AgentError> {
     let accounts = system::Accounts::read()?;
     let mut facts = Facts {
@@ -94,9 +94,9 @@ fn files_and_accounts(scope: &FactScope) -> Result<Facts, AgentError> {
         hostname: system::hostname(),
         ..Facts::default()
     };
-    let (packages, faults) = system::packages(&scope.packages)?;
+    let (packages, errors) = system::packages(&scope.packages)?;
     facts.packages = packages;
-    facts.dpkg_errors = faults;
+    facts.dpkg_errors = errors;
     let mut paths = scope.files.clone();
     for name in &scope.users {
         if let Some(user) = accounts.user(name) {
@@ -107,7 +107,7 @@ fn files_and_accounts(scope: &FactScope) -> Result<Facts, AgentError> {
     for directory in &scope.directories {
         let (inside, unnamed) = inside(directory);
         paths.extend(inside);
-        let why = || "its name is not a text".to_owned();
+        let why = || "its name is not UTF-8".to_owned();
         facts
             .refused_paths
             .extend(unnamed.into_iter().map(|path| (path, why())));
@@ -117,18 +117,20 @@ fn files_and_accounts(scope: &FactScope) -> Result<Facts, AgentError> {
     }
     for path in paths {
         match file(&path, &accounts) {
-            Ok(looked) => {
-                if !looked.open {
+            Ok(observed) => {
+                if !observed.open {
                     facts.private_paths.insert(path.clone());
                 }
-                if looked.listed {
+                if observed.has_access_list {
                     facts.acl_paths.insert(path.clone());
                 }
-                facts.files.extend(looked.found.map(|found| (path, found)));
+                facts
+                    .files
+                    .extend(observed.found.map(|found| (path, found)));
             }
-            // One path that cannot be looked at does not keep us from all others.
-            Err(fault) => {
-                facts.refused_paths.insert(path, fault.source.to_string());
+            // One unreadable path does not fail the run.
+            Err(error) => {
+                facts.refused_paths.insert(path, error.source.to_string());
             }
         }
     }
@@ -143,16 +145,16 @@ fn files_and_accounts(scope: &FactScope) -> Result<Facts, AgentError> {
     Ok(facts)
 }
 
-/// Returns what is looked at in the home of a user.
+/// Returns the key files of a user.
 fn key_paths(home: &str) -> Vec<String> {
     let files = KEY_FILES.iter().map(|name| format!("{home}/{name}"));
     files.collect()
 }
 
-/// Returns what is in a directory, and apart from that what has names that are no text.
+/// Returns the entries of a directory, and separately those whose names are not UTF-8.
 fn inside(directory: &str) -> (Vec<String>, Vec<String>) {
-    let held = path::directory(Path::new(directory));
-    let names = held.ok().and_then(|held| held.names().ok());
+    let opened = path::directory(Path::new(directory));
+    let names = opened.ok().and_then(|directory| directory.names().ok());
     let (named, unnamed): (Vec<_>, Vec<_>) = names
         .into_iter()
         .flatten()
@@ -164,42 +166,42 @@ fn inside(directory: &str) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// What is at a path.
-struct Looked {
-    /// `None` when nothing is there.
+/// An observed path.
+struct ObservedFile {
+    /// `None` if nothing is there.
     found: Option<FileFact>,
-    /// Whether everyone may get there.
+    /// Whether everyone may enter its directory.
     open: bool,
-    /// Whether a list opens it to more than its mode names.
-    listed: bool,
+    /// Whether an access control list grants more than its mode.
+    has_access_list: bool,
 }
 
-/// Looks at a path.
-fn file(path: &str, accounts: &Accounts) -> Result<Looked, Fault> {
-    let mut listed = false;
+/// Observes a path.
+fn file(path: &str, accounts: &Accounts) -> Result<ObservedFile, PathError> {
+    let mut has_access_list = false;
     let Some((directory, name)) = path::existing_parent(Path::new(path))? else {
-        return Ok(Looked {
+        return Ok(ObservedFile {
             found: None,
             open: true,
-            listed,
+            has_access_list,
         });
     };
-    let looked = directory.look(&name).and_then(|found| {
+    let observed = directory.lookup(&name).and_then(|found| {
         Ok(Some(match found {
-            Found::Nothing => return Ok(None),
-            Found::Link(target) => FileFact::Link {
+            Entry::Nothing => return Ok(None),
+            Entry::Link(target) => FileFact::Link {
                 target: target.to_string_lossy().into_owned(),
             },
-            Found::Directory(stat) => FileFact::Directory {
+            Entry::Directory(stat) => FileFact::Directory {
                 mode: path::mode(&stat),
                 owner: accounts.user_name(stat.st_uid),
                 group: accounts.group_name(stat.st_gid),
             },
-            Found::File(file, stat) => {
-                listed = directory.is_listed(&file, &stat);
+            Entry::File(file, stat) => {
+                has_access_list = directory.has_access_list(&file, &stat);
                 FileFact::Regular {
                     content: match directory.is_readable(&stat) {
-                        true => text(path, &file, directory.keeper())?,
+                        true => text(path, &file, directory.writable_by())?,
                         false => None,
                     },
                     mode: path::mode(&stat),
@@ -207,33 +209,33 @@ fn file(path: &str, accounts: &Accounts) -> Result<Looked, Fault> {
                     group: accounts.group_name(stat.st_gid),
                 }
             }
-            Found::Other => FileFact::Other,
+            Entry::Other => FileFact::Other,
         }))
     });
-    let found = looked.map_err(|source| Fault {
+    let found = observed.map_err(|source| PathError {
         source,
         by_user: true,
     })?;
-    Ok(Looked {
+    Ok(ObservedFile {
         found,
         open: directory.is_open(),
-        listed,
+        has_access_list,
     })
 }
 
-/// Reads a file that is a text. What a user makes too large to be kept before it is changed is
+/// Reads a file, if it is text. A file that a user makes too large to be saved before a change is
 /// refused.
-fn text(path: &str, file: &File, keeper: Keeper) -> std::io::Result<Option<String>> {
+fn text(path: &str, file: &File, writable_by: WritableBy) -> std::io::Result<Option<String>> {
     let danger = Danger::of_path(path);
     let keys = danger == Some(Danger::Users);
     let largest = if keys { LARGEST_KEYS } else { LARGEST_FILE };
     match path::read(file, largest)? {
-        // The SSH server and sudo read every line by itself, whatever is in others.
+        // The SSH server and sudo accept valid lines beside invalid ones.
         Some(bytes) if danger.is_some_and(Danger::is_protected) => {
             Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
         }
         Some(bytes) => Ok(String::from_utf8(bytes).ok()),
-        None if keys || keeper != Keeper::Root => Err(std::io::Error::other(format!(
+        None if keys || writable_by != WritableBy::Root => Err(std::io::Error::other(format!(
             "`{path}` is larger than {} KiB",
             largest >> 10
         ))),
@@ -241,12 +243,12 @@ fn text(path: &str, file: &File, keeper: Keeper) -> std::io::Result<Option<Strin
     }
 }
 
-/// Looks at units, and at what starts them.
+/// Observes units, and the units that trigger them.
 fn all_units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
     let mut known = units(wanted)?;
     let more: Vec<String> = known
         .iter()
-        // Who sets the network up is only looked at.
+        // The network manager is only observed.
         .filter(|(name, _)| *name != NETWORKD)
         .flat_map(|(_, unit)| &unit.triggered_by)
         .filter(|unit| !known.contains_key(*unit))
@@ -270,8 +272,8 @@ fn units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
         "--",
     ];
     words.extend(wanted.iter().map(String::as_str));
-    let text = process::must(&words)?;
-    // One block for each unit, in the order they were asked for.
+    let text = process::run_ok(&words)?;
+    // One block per unit, in the order of the arguments.
     let blocks = text.split("\n\n");
     let mut known = BTreeMap::new();
     for (unit, block) in wanted.iter().zip(blocks) {
@@ -296,7 +298,7 @@ fn units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
 mod tests {
     use std::io::{Seek as _, Write as _};
 
-    use super::{Builder, Keeper, beside, text};
+    use super::{Builder, WritableBy, in_thread, text};
 
     const KEYS: &str = "/home/alice/.ssh/authorized_keys";
 
@@ -304,47 +306,49 @@ mod tests {
         path: &str,
         content: &[u8],
         size: u64,
-        keeper: Keeper,
+        writable_by: WritableBy,
     ) -> Result<Option<String>, String> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(content).unwrap();
         file.set_len(size.max(content.len() as u64)).unwrap();
         file.rewind().unwrap();
-        text(path, &file, keeper).map_err(|error| error.to_string())
+        text(path, &file, writable_by).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn work_is_done_in_turn_where_there_is_no_room_for_a_thread() {
+    fn work_is_done_synchronously_if_no_thread_can_be_created() {
         for (stack, is_thread) in [(1 << 20, true), (1 << 60, false)] {
             let work = || Ok(std::thread::current().id());
             let by = std::thread::scope(|threads| {
                 let builder = Builder::new().stack_size(stack);
-                beside(threads, builder, &work).joined()
+                in_thread(threads, builder, &work).joined()
             });
             assert_eq!(by.unwrap() != std::thread::current().id(), is_thread);
         }
     }
 
     #[test]
-    fn a_byte_that_is_no_text_hides_no_key() {
+    fn invalid_utf8_hides_no_key() {
         let content = b"ssh-ed25519 AAAA \xff\nssh-ed25519 BBBB\n";
-        let found = read(KEYS, content, 0, Keeper::User(1)).unwrap().unwrap();
+        let found = read(KEYS, content, 0, WritableBy::User(1))
+            .unwrap()
+            .unwrap();
         assert_eq!(found.lines().count(), 2);
         assert!(found.contains("ssh-ed25519 AAAA "));
-        assert_eq!(read("/etc/motd", content, 0, Keeper::Root), Ok(None));
-        let rules = read("/etc/sudoers.d/zz", content, 0, Keeper::Root).unwrap();
+        assert_eq!(read("/etc/motd", content, 0, WritableBy::Root), Ok(None));
+        let rules = read("/etc/sudoers.d/zz", content, 0, WritableBy::Root).unwrap();
         assert_eq!(rules.unwrap().lines().count(), 2);
     }
 
     #[test]
-    fn a_file_that_a_user_makes_too_large_is_refused() {
-        for keeper in [Keeper::User(1), Keeper::Root] {
-            let refused = read(KEYS, b"", (256 << 10) + 1, keeper).unwrap_err();
+    fn a_file_that_a_user_made_too_large_is_refused() {
+        for writable_by in [WritableBy::User(1), WritableBy::Root] {
+            let refused = read(KEYS, b"", (256 << 10) + 1, writable_by).unwrap_err();
             assert!(refused.ends_with("is larger than 256 KiB"), "{refused}");
         }
         let size = (4 << 20) + 1;
-        assert!(read("/home/alice/x", b"", size, Keeper::User(1)).is_err());
-        assert!(read("/srv/x", b"", size, Keeper::Shared).is_err());
-        assert_eq!(read("/etc/x", b"", size, Keeper::Root), Ok(None));
+        assert!(read("/home/alice/x", b"", size, WritableBy::User(1)).is_err());
+        assert!(read("/srv/x", b"", size, WritableBy::Shared).is_err());
+        assert_eq!(read("/etc/x", b"", size, WritableBy::Root), Ok(None));
     }
 }

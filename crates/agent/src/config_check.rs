@@ -1,7 +1,6 @@
-//! Configuration checked by the programs that read it, before the first change.
+//! Checks configuration files with the programs that read them, before the first change.
 //!
-//! What cannot be checked here is not refused: a service that does not start later is handled then
-//! (see `service`).
+//! Files without such a program are accepted; a service that fails with them is handled by `service`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use homestak_core::converge::{SSHD, SSHD_D, SUDOERS, Step};
 use crate::error::AgentError;
 use crate::process;
 
-/// Programs that check the configuration below a path, and where it is.
+/// Path prefixes, and the programs that check the configuration below them.
 const CHECKS: &[(&str, &[&str])] = &[
     ("/etc/apache2/", &["/usr/sbin/apache2ctl", "-t"]),
     ("/etc/bind/", &["/usr/bin/named-checkconf"]),
@@ -38,15 +37,15 @@ const CHECKS: &[(&str, &[&str])] = &[
 ];
 const VISUDO: &str = "/usr/sbin/visudo";
 const SSHD_PROGRAM: &str = "/usr/sbin/sshd";
-/// Runs a check where `/etc` is what it will be. Nobody else sees that: the mount ends with the
-/// process. The code tells that it could not be mounted, as in a container that may not.
+/// Runs a check with the new files mounted over `/etc`, in a mount namespace of its own. The exit code
+/// says if mounting failed, as in containers that may not.
 const OVERLAY: &str = "mount -t overlay -o \"lowerdir=/etc,upperdir=$1/etc,workdir=$1/work\" overlay /etc 2>/dev/null || exit 125; shift; exec \"$@\"";
 const NOT_MOUNTED: i32 = 125;
 
 type Texts = BTreeMap<String, Option<String>>;
 
-/// Returns what is wrong with files that the steps write.
-pub(crate) fn faults(steps: &[Step]) -> Result<Vec<String>, AgentError> {
+/// Returns the errors in files that the steps write.
+pub(crate) fn errors(steps: &[Step]) -> Result<Vec<String>, AgentError> {
     let texts = steps.iter().filter_map(|step| match step {
         Step::Write { path, content, .. } => Some((path.clone(), Some(content.clone()))),
         Step::Delete { path } => Some((path.clone(), None)),
@@ -56,36 +55,36 @@ pub(crate) fn faults(steps: &[Step]) -> Result<Vec<String>, AgentError> {
     if texts.is_empty() {
         return Ok(Vec::new());
     }
-    let place = PathBuf::from(format!("/run/homestak-check-{}", std::process::id()));
-    let found = look(&place, &texts);
-    _ = fs_err::remove_dir_all(&place);
+    let directory = PathBuf::from(format!("/run/homestak-check-{}", std::process::id()));
+    let found = check_all(&directory, &texts);
+    _ = fs_err::remove_dir_all(&directory);
     found
 }
 
-fn look(place: &Path, texts: &Texts) -> Result<Vec<String>, AgentError> {
-    let mut faults = Vec::new();
+fn check_all(directory: &Path, texts: &Texts) -> Result<Vec<String>, AgentError> {
+    let mut errors = Vec::new();
     for (path, text) in texts {
         if let Some(text) = text
             && path.starts_with(SUDOERS)
             && Path::new(VISUDO).exists()
         {
-            faults.extend(sudoers(place, path, text)?);
+            errors.extend(sudoers(directory, path, text)?);
         }
     }
     if texts.keys().any(|path| path.starts_with(SSHD)) && Path::new(SSHD_PROGRAM).exists() {
         match check_sshd(texts) {
-            Err(AgentError::Unsound { path, said }) => faults.push(unsound(&path, &said)),
+            Err(AgentError::InvalidFile { path, reason }) => errors.push(invalid(&path, &reason)),
             checked => checked?,
         }
     }
     for (start, program) in CHECKS {
-        faults.extend(below(place, start, program, texts)?);
+        errors.extend(below(directory, start, program, texts)?);
     }
-    Ok(faults)
+    Ok(errors)
 }
 
-fn unsound(path: &str, said: &str) -> String {
-    format!("`{path}` would be unsound: {said}")
+fn invalid(path: &str, reason: &str) -> String {
+    format!("`{path}` would be invalid: {reason}")
 }
 
 fn put(to: &Path, text: &str) -> Result<(), AgentError> {
@@ -94,28 +93,27 @@ fn put(to: &Path, text: &str) -> Result<(), AgentError> {
     durable::write(to, text.as_bytes(), Access::PRIVATE).map_err(failed)
 }
 
-fn sudoers(place: &Path, path: &str, text: &str) -> Result<Option<String>, AgentError> {
-    let copy = place.join("sudoers");
+fn sudoers(directory: &Path, path: &str, text: &str) -> Result<Option<String>, AgentError> {
+    let copy = directory.join("sudoers");
     put(&copy, text)?;
-    let said = visudo(&copy.to_string_lossy(), path)?;
-    Ok(said.map(|said| unsound(path, &said)))
+    let reason = visudo(&copy.to_string_lossy(), path)?;
+    Ok(reason.map(|reason| invalid(path, &reason)))
 }
 
-/// Lets `visudo` check a file that will be at `path`; returns what it reports of one that it
-/// rejects.
+/// Checks a file that is to replace `path` with `visudo`, and returns its error if it rejects it.
 pub(crate) fn visudo(file: &str, path: &str) -> Result<Option<String>, AgentError> {
-    let ended = process::run(&[VISUDO, "--check", "--file", file])?;
-    Ok((ended.code != Some(0)).then(|| {
-        let reported = reported(&format!("{}\n{}", ended.err, ended.out), file, path);
-        let unknown = match ended.too_long {
-            true => "visudo took too long",
+    let output = process::run(&[VISUDO, "--check", "--file", file])?;
+    Ok((output.code != Some(0)).then(|| {
+        let reported = reported(&format!("{}\n{}", output.err, output.out), file, path);
+        let unknown = match output.timed_out {
+            true => "visudo timed out",
             false => "visudo rejects it",
         };
         reported.unwrap_or_else(|| unknown.to_owned())
     }))
 }
 
-/// Returns the lines that name the file. The others quote it, and not everyone may read it.
+/// Returns the lines that name the file. The others quote its content, which may be secret.
 fn reported(output: &str, file: &str, path: &str) -> Option<String> {
     let lines = output.lines().map(str::trim);
     let lines: Vec<String> = lines
@@ -125,18 +123,21 @@ fn reported(output: &str, file: &str, path: &str) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("; "))
 }
 
-/// Checks the SSH server's configuration as it will be, in a directory of its own.
+/// Checks the new configuration of the SSH server, in a directory of its own.
 pub(crate) fn check_sshd(texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
-    let place = PathBuf::from(format!("/run/homestak-sshd-{}", std::process::id()));
-    let result = check_sshd_in(&place, texts);
-    _ = fs_err::remove_dir_all(&place);
+    let directory = PathBuf::from(format!("/run/homestak-sshd-{}", std::process::id()));
+    let result = check_sshd_in(&directory, texts);
+    _ = fs_err::remove_dir_all(&directory);
     result
 }
 
-fn check_sshd_in(place: &Path, texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
-    let parts = place.join("parts");
+fn check_sshd_in(
+    directory: &Path,
+    texts: &BTreeMap<String, Option<String>>,
+) -> Result<(), AgentError> {
+    let parts = directory.join("parts");
     fs_err::create_dir_all(&parts).map_err(AgentError::write(SSHD))?;
-    // The server itself makes this at its start, and its check wants it.
+    // The server creates this at its start, and its check needs it.
     fs_err::create_dir_all("/run/sshd").map_err(AgentError::write("/run/sshd"))?;
     let mut all: BTreeMap<String, String> = BTreeMap::new();
     let own = fs_err::read_dir(SSHD_D).into_iter().flatten().flatten();
@@ -158,28 +159,28 @@ fn check_sshd_in(place: &Path, texts: &BTreeMap<String, Option<String>>) -> Resu
             .and_then(|rest| rest.strip_prefix('/'));
         let to = match inner {
             Some(name) => parts.join(name),
-            None if path == SSHD => place.join("sshd_config"),
+            None if path == SSHD => directory.join("sshd_config"),
             None => continue,
         };
         let text = text.replace(&format!("{SSHD_D}/"), &format!("{}/", parts.display()));
         durable::write(&to, text.as_bytes(), Access::PRIVATE).map_err(AgentError::write(path))?;
     }
-    let main = place.join("sshd_config");
-    let ended = process::run(&["/usr/sbin/sshd", "-t", "-f", &main.to_string_lossy()])?;
-    if ended.code == Some(0) {
+    let main = directory.join("sshd_config");
+    let output = process::run(&["/usr/sbin/sshd", "-t", "-f", &main.to_string_lossy()])?;
+    if output.code == Some(0) {
         return Ok(());
     }
-    let said = ended.said();
-    let said = said.replace(&*parts.to_string_lossy(), SSHD_D);
-    Err(AgentError::Unsound {
+    let reason = output.reason();
+    let reason = reason.replace(&*parts.to_string_lossy(), SSHD_D);
+    Err(AgentError::InvalidFile {
         path: SSHD.to_owned(),
-        said: said.replace(&*main.to_string_lossy(), SSHD),
+        reason: reason.replace(&*main.to_string_lossy(), SSHD),
     })
 }
 
-/// Lets a program check what will be below a path.
+/// Checks the new configuration below a path with a program.
 fn below(
-    place: &Path,
+    directory: &Path,
     start: &str,
     program: &[&str],
     texts: &Texts,
@@ -192,23 +193,24 @@ fn below(
     let Some((first, _)) = mine.first().filter(|_| is_there) else {
         return Ok(None);
     };
-    let etc = place.join("etc");
+    let etc = directory.join("etc");
     for (path, text) in &mine {
-        // What goes cannot be hidden from a program this way.
+        // An overlay of these files cannot hide a deleted one.
         let (Some(text), Ok(inner)) = (text, Path::new(path).strip_prefix("/etc")) else {
             return Ok(None);
         };
         put(&etc.join(inner), text)?;
     }
-    fs_err::create_dir_all(place.join("work")).map_err(AgentError::write(place.display()))?;
-    let where_it_is = place.to_string_lossy();
+    fs_err::create_dir_all(directory.join("work"))
+        .map_err(AgentError::write(directory.display()))?;
+    let overlay = directory.to_string_lossy();
     let mut words = vec!["unshare", "--mount", "--propagation", "private", "--"];
-    words.extend(["sh", "-c", OVERLAY, "sh", &*where_it_is]);
+    words.extend(["sh", "-c", OVERLAY, "sh", &*overlay]);
     words.extend(program);
-    let ended = process::run(&words)?;
-    let refused = !matches!(ended.code, Some(0 | NOT_MOUNTED) | None);
-    _ = fs_err::remove_dir_all(place);
-    Ok(refused.then(|| unsound(first, &ended.said())))
+    let output = process::run(&words)?;
+    let refused = !matches!(output.code, Some(0 | NOT_MOUNTED) | None);
+    _ = fs_err::remove_dir_all(directory);
+    Ok(refused.then(|| invalid(first, &output.reason())))
 }
 
 #[cfg(test)]
@@ -216,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visudo_is_reported_with_the_place_and_without_the_line_it_quotes() {
+    fn an_error_of_visudo_is_reported_with_its_position_and_without_quoted_content() {
         let output = "/run/x/sudoers:1:5: syntax error\nops secret=(ALL\n    ^~~~~~\n";
         let reported = |output| reported(output, "/run/x/sudoers", "/etc/sudoers.d/own");
         assert_eq!(

@@ -1,6 +1,5 @@
-//! Which server is trusted: what arguments or the environment say, else what was trusted before,
-//! else the authorities that browsers trust. A certificate that is remembered is never replaced
-//! silently.
+//! Which server is trusted: by arguments or environment, else by a stored fingerprint, else by the
+//! public certificate authorities. A stored fingerprint is never replaced silently.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +9,10 @@ use crate::args::FetchArgs;
 use crate::error::{AgentError, FetchError};
 use crate::{settings, state};
 
-/// Which certificates servers showed when they were first trusted.
+/// Fingerprints of servers by URL.
 const SERVERS: &str = "servers.json";
 
-/// Decides whom to trust. `None` takes the certificate that is shown.
+/// Returns what to trust. `None` trusts the certificate that the server presents.
 pub(super) fn trust(args: &FetchArgs, server: &str) -> Result<Option<Trust>, AgentError> {
     let pinned = |text: String| match Fingerprint::parse(&text) {
         Some(fingerprint) => Ok(Some(Trust::Pinned(fingerprint))),
@@ -35,12 +34,12 @@ pub(super) fn trust(args: &FetchArgs, server: &str) -> Result<Option<Trust>, Age
     Ok((!args.insecure).then_some(Trust::WebPki))
 }
 
-/// Reads which certificates are known.
+/// Reads the stored fingerprints.
 fn known() -> Result<BTreeMap<String, String>, AgentError> {
     state::read_or_default(SERVERS)
 }
 
-/// Remembers the certificate of a server.
+/// Stores the fingerprint of a server.
 pub(super) fn remember(server: &str, fingerprint: Fingerprint) -> Result<(), AgentError> {
     let mut known = known()?;
     let text = fingerprint.to_string();

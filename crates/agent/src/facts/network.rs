@@ -1,5 +1,4 @@
-//! The card that leads outside, its addresses and the gateway, without addresses of the link
-//! alone.
+//! The interface with the default route, its global addresses and the gateway.
 
 use std::net::Ipv4Addr;
 
@@ -9,21 +8,21 @@ use serde_json::Value;
 use crate::error::AgentError;
 use crate::process;
 
-/// Looks at the network. Who sets it up is for others to find out.
+/// Observes the network, except its manager.
 pub(crate) fn network() -> Result<NetworkFact, AgentError> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let routes = fs_err::read_to_string("/proc/net/route").unwrap_or_default();
-    let (way_out, gateway) = default_route(&routes).unzip();
-    let cards = ask(&["ip", "-json", "address", "show", "up"])?;
-    let mut cards = cards.as_array().cloned().unwrap_or_default();
-    cards.retain(|card| card["ifname"] != "lo");
-    let first = cards.first().and_then(|card| text(&card["ifname"]));
-    let interface = way_out.or(first).unwrap_or_default();
-    let card = cards
+    let (default, gateway) = default_route(&routes).unzip();
+    let interfaces = ip(&["ip", "-json", "address", "show", "up"])?;
+    let mut interfaces = interfaces.as_array().cloned().unwrap_or_default();
+    interfaces.retain(|one| one["ifname"] != "lo");
+    let first = interfaces.first().and_then(|one| text(&one["ifname"]));
+    let interface = default.or(first).unwrap_or_default();
+    let current = interfaces
         .iter()
-        .find(|card| card["ifname"] == interface.as_str());
-    let addresses = card
-        .and_then(|card| card["addr_info"].as_array())
+        .find(|one| one["ifname"] == interface.as_str());
+    let addresses = current
+        .and_then(|one| one["addr_info"].as_array())
         .into_iter()
         .flatten()
         .filter(|address| address["scope"] == "global")
@@ -43,31 +42,31 @@ pub(crate) fn network() -> Result<NetworkFact, AgentError> {
     })
 }
 
-/// Finds the way out in the kernel's table of routes: the card, and the gateway when there is one.
+/// Finds the default route in the kernel's routing table: its interface, and the gateway if any.
 fn default_route(table: &str) -> Option<(String, Option<String>)> {
     let routes = table.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [card, to, gateway, flags, _, _, metric, mask, ..] = fields.as_slice() else {
+        let [interface, to, gateway, flags, _, _, metric, mask, ..] = fields.as_slice() else {
             return None;
         };
         let up = u32::from_str_radix(flags, 16).ok()? & 1 == 1;
         let everywhere = *to == "00000000" && *mask == "00000000";
-        // Written as a number of this machine, whose bytes are those of the network.
+        // A number in the byte order of this machine, whose bytes are in network order.
         let gateway = u32::from_str_radix(gateway, 16).ok()?;
         let gateway = (gateway != 0).then(|| Ipv4Addr::from(gateway.to_ne_bytes()).to_string());
         let metric: u32 = metric.parse().ok()?;
-        (up && everywhere).then(|| (metric, (*card).to_owned(), gateway))
+        (up && everywhere).then(|| (metric, (*interface).to_owned(), gateway))
     });
-    let (_, card, gateway) = routes.min_by_key(|(metric, ..)| *metric)?;
-    Some((card, gateway))
+    let (_, interface, gateway) = routes.min_by_key(|(metric, ..)| *metric)?;
+    Some((interface, gateway))
 }
 
-fn ask(words: &[&str]) -> Result<Value, AgentError> {
-    let text = process::must(words)?;
+fn ip(words: &[&str]) -> Result<Value, AgentError> {
+    let text = process::run_ok(words)?;
     if text.trim().is_empty() {
         return Ok(Value::Array(Vec::new()));
     }
-    serde_json::from_str(&text).map_err(AgentError::look("the network"))
+    serde_json::from_str(&text).map_err(AgentError::observe("the network"))
 }
 
 #[cfg(test)]
@@ -78,7 +77,7 @@ mod tests {
         "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n";
 
     #[test]
-    fn the_way_out_is_the_default_route_with_the_smallest_metric() {
+    fn the_default_route_with_the_smallest_metric_is_used() {
         let table = format!(
             "{HEAD}eth1\t00000000\t{:08X}\t0003\t0\t0\t600\t00000000\t0\t0\t0\neth0\t00000000\t{:08X}\t0003\t0\t0\t0\t00000000\t0\t0\t0\neth0\t{:08X}\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n",
             u32::from_ne_bytes([192, 168, 1, 1]),
