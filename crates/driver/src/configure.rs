@@ -166,7 +166,7 @@ impl PlanContext for SiteConfigurer {
             if key.is_none() {
                 let keyring = self.keyring.clone();
                 let own =
-                    run_blocking("make the driver's SSH key", move || keyring.driver_key()).await;
+                    run_blocking("create the driver's SSH key", move || keyring.driver_key()).await;
                 key = own.ok();
             }
             if let Some(text) = self.text(&spec, (&node.name, wanted), key.as_deref()) {

@@ -235,7 +235,7 @@ impl Job {
     /// Ensures that the SSH key for nodes exists.
     pub async fn require_keys(&self) -> Result<(), DriverError> {
         let keyring = self.driver.keyring.clone();
-        let own = run_blocking("make the driver's SSH key", move || keyring.driver_key()).await;
+        let own = run_blocking("create the driver's SSH key", move || keyring.driver_key()).await;
         let failed = |error| DriverError::of_host("the driver", &error);
         own.map(drop).map_err(failed)
     }

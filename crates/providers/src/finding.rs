@@ -1,7 +1,4 @@
-//! What a check of a place found.
-//!
-//! In: nothing. Out: [`Finding`]s, made by whoever checks.
-//! Never: unknown counted as good.
+//! Results of preflight checks. An unknown result never counts as good.
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,6 @@
-//! REACHES: places where nodes live.
+//! Implements the provider port: Proxmox VE, the local host, images, SSH and the agent transport.
 //!
-//! In: calls of the engine's ports. Out: requests to the place, and what came of them.
-//! Never: decisions about what should exist; another module's idea of a guest than the port's.
+//! Executes calls of the engine and reports results. Never decides what should exist.
 
 pub mod finding;
 pub mod image;

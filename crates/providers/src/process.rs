@@ -1,7 +1,6 @@
-//! Runs programs of the machine.
+//! Runs programs of the machine and returns their output or an error.
 //!
-//! In: a program, its arguments, what it reads. Out: what it printed, or why it failed.
-//! Never: a shell in between; a secret among the arguments or in the environment.
+//! Never starts a shell, and never passes a secret in arguments or the environment.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
@@ -40,7 +39,7 @@ pub(crate) enum ProgramError {
     #[error("{0}")]
     TimedOut(std::io::Error),
     /// It is not there, or cannot be started.
-    #[error("`{program}` cannot be started: {error}")]
+    #[error("cannot start `{program}`: {error}")]
     NotStarted {
         /// The program.
         program: String,

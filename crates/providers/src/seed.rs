@@ -1,7 +1,6 @@
-//! First-boot data as a CD: an ISO 9660 image with Rock Ridge names, made in memory.
+//! Renders first-boot data as an ISO 9660 image with Rock Ridge names, labelled `cidata`.
 //!
-//! In: [`Seed`]. Out: bytes of an image labelled `cidata`; the same seed gives the same bytes.
-//! Never: a file, a time, or a tool of this machine.
+//! Works in memory only. The same seed gives the same bytes.
 
 use homestak_engine::ports::{GuestUuid, Seed};
 

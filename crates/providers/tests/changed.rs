@@ -1,4 +1,4 @@
-//! What a host accepted at the beginning of a run and refuses later is reported as that.
+//! A credential or certificate that is rejected during a run is reported as changed.
 
 mod support;
 
@@ -54,7 +54,7 @@ async fn a_token_that_is_removed_in_the_middle_of_a_run_is_reported_as_that() {
     assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
     let text = error.to_string();
     assert!(
-        text.contains("refuses the token that it accepted before"),
+        text.contains("rejects the token that it accepted before"),
         "{text}"
     );
     assert!(error.hint.contains("token list"), "{error:?}");

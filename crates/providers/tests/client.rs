@@ -1,7 +1,4 @@
-//! The client against a small Proxmox VE: whole lives, many at once, files.
-//!
-//! In: a world. Out: what the port answers, and what became of the world.
-//! Never: waiting for real; the clock is fast.
+//! The client against a small Proxmox VE server in this process.
 
 mod support;
 

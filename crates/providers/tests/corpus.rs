@@ -1,8 +1,4 @@
-//! Replays every stored fuzzer input of answers: what once broke, or reached new code, must not
-//! break now.
-//!
-//! In: `fuzz/corpus/TARGET/*` and `fuzz/regressions/TARGET/*`. Out: a panic names the file.
-//! Never: fuzzing; that is `make fuzz`.
+//! Replays stored fuzzer inputs: `fuzz/corpus/TARGET/*` and `fuzz/regressions/TARGET/*`.
 
 use std::path::Path;
 

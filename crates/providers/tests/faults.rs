@@ -1,8 +1,7 @@
-//! Every kind of fault at every call of every operation, over TLS, against the simulator.
+//! Every kind of fault at every request of every operation, over TLS, against the simulator.
 //!
-//! In: kinds, kinds of guests, operations; all of them, or a sample. Out: at most one guest, no
-//! orphan, the right class of error, and the world as if nothing had gone wrong.
-//! Never: a hand-picked list of calls; they are counted in a clean run.
+//! Expects at most one guest, no leftovers and the right class of error. Runs a sample unless
+//! `HOMESTAK_TEST_FULL` is set.
 
 #![expect(clippy::print_stdout, reason = "a failing test shows its case")]
 

@@ -1,8 +1,4 @@
-//! Guests that were left half-made by a host that lost power.
-//!
-//! In: a World whose host crashed in the middle of a task. Out: an error that names lock and
-//! command, and a world in which nothing was touched or doubled.
-//! Never: a lock broken.
+//! Guests that are incomplete because their host crashed while they were created.
 
 mod support;
 
@@ -70,7 +66,7 @@ fn limits() -> PveLimits {
 /// Checks an error with a token that does not see tasks of others.
 fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
     assert_eq!(error.class, ErrorClass::Busy, "{error:?}");
-    assert!(error.detail.contains("that this token sees"), "{error:?}");
+    assert!(error.detail.contains("visible to this token"), "{error:?}");
     check_hint(error, vmid, lock, tool);
 }
 
@@ -219,7 +215,7 @@ async fn a_token_that_sees_all_tasks_reports_at_once_that_nothing_makes_the_gues
     let error = error.expect_err("half-made");
     assert_eq!(error.class, ErrorClass::Refused, "{error:?}");
     assert!(
-        error.detail.contains("no task makes it any more"),
+        error.detail.contains("no running task is creating it"),
         "{error:?}"
     );
     check_hint(&error, vmid, "create", "qm");

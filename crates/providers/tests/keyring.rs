@@ -1,4 +1,4 @@
-//! Keys that are made once: by one, by several at once, and again after they are forgotten.
+//! SSH keys are created once, also by concurrent drivers, and again after they were deleted.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -1,8 +1,4 @@
-//! The client against the simulator: its schemas, locks, workers and tasks are those of the real
-//! thing.
-//!
-//! In: a World. Out: guests made, started, stopped and gone.
-//! Never: a real host.
+//! The client against the simulator, which has the schemas, locks and tasks of Proxmox VE.
 
 mod support;
 

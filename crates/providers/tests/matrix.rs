@@ -1,7 +1,6 @@
-//! Every fault at every request of every change: at most one guest, no orphan, right class.
+//! Every fault at every request of every change: at most one guest, no leftovers, the right class.
 //!
-//! In: operations and faults, or a sample of them. Out: the world as if nothing had gone wrong.
-//! Never: a hand-picked list; the number of requests is counted in a clean run.
+//! Requests are counted in a run without faults.
 
 #![expect(clippy::print_stdout, reason = "a failing test shows its case")]
 

@@ -1,7 +1,4 @@
-//! What the client says while it works, heard over the simulator.
-//!
-//! In: operations that wait or warn. Out: remarks, with the guest they are about.
-//! Never: a remark that changes what is done.
+//! Waits and warnings that the client reports to its listener.
 
 mod support;
 
@@ -139,7 +136,7 @@ async fn a_lock_that_is_waited_for_is_named() {
     result.expect("grown");
     let said = (
         Some(support::uuid(1)),
-        "lock \"backup\" held by a task we do not see, or by none".to_owned(),
+        "lock \"backup\" held by no visible task".to_owned(),
     );
     assert!(listener.waits().contains(&said), "{:?}", listener.waits());
 }
@@ -158,7 +155,7 @@ async fn a_turn_that_is_waited_for_is_named() {
     let (first, second) = tokio::join!(pve.create(&one), pve.create(&two));
     first.expect("a copy");
     second.expect("a copy");
-    let turn = "a turn on storage local of pve1";
+    let turn = "other changes on storage local of pve1";
     assert!(
         listener.waits().iter().any(|(_, text)| text == turn),
         "{:?}",

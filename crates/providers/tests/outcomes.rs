@@ -1,7 +1,4 @@
-//! What became of a change is read from the guest, not from the task alone.
-//!
-//! In: tasks that die, hosts that work on keys in any order, people who change guests. Out: what
-//! the port answers, and the state of the guest.
+//! The result of a change is read from the guest, not only from the task.
 
 mod support;
 
@@ -146,7 +143,7 @@ async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
     sim.world.keep_file_system(vmid);
     let error = pve.grow_disk(&guest, Gib(20)).await.expect_err("not grown");
     assert!(
-        error.detail.contains("the file system in it was not"),
+        error.detail.contains("its file system was not"),
         "{error:?}"
     );
     assert!(error.hint.contains("resize2fs"), "{error:?}");

@@ -1,7 +1,4 @@
-//! Whose guest it is: only ours is touched, wherever it went.
-//!
-//! In: guests of ours and of others. Out: what the port does to them, and what it leaves.
-//! Never: waiting for real; the clock is fast.
+//! Only guests that homestak created are changed, wherever they moved.
 
 mod support;
 

@@ -1,8 +1,4 @@
-//! The table of requests against the API's own description.
-//!
-//! In: an extract of the description (method, path, required and optional parameters), and the
-//! whole of it where it is found. Out: nothing is sent that the API does not know.
-//! Never: the network.
+//! The table of requests against the API schema: an extract, or the whole schema if available.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

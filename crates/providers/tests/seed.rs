@@ -1,7 +1,4 @@
-//! The seed's image against real readers of ISO 9660.
-//!
-//! In: a seed. Out: what other programs make of it; skipped loudly where they are missing.
-//! Never: our own reading of it.
+//! The first-boot image against other readers of ISO 9660; skipped where they are not installed.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Commands over real SSH: who is believed, what comes back, and what went wrong.
+//! Commands over real SSH: host keys, output and errors.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -280,11 +280,11 @@ fn a_node_that_reports_without_end_is_not_followed_for_ever() {
     for (script, limits, expected) in [
         (steps, limits, "more than 50000 lines"),
         ("cat /dev/zero", limits, "more than 16 MiB"),
-        (again, limits, "not reached again in 3 tries"),
-        (beats, quick, "takes more than 3 s"),
+        (again, limits, "could not be restored in 3 tries"),
+        (beats, quick, "took more than 3 s"),
         (beats_once, quick, "has not reported for 1 s"),
         ("sleep 1000", quiet, "has not reported for 1 s"),
-        ("exit 96", limits, "ended with 96"),
+        ("exit 96", limits, "exited with 96"),
     ] {
         let directory = tempfile::tempdir().expect("a directory");
         let (_sshd, ssh, pusher) = misbehaving(directory.path(), script);

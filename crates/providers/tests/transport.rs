@@ -1,7 +1,4 @@
-//! The way there: trust, credentials, limits, what a bad way means.
-//!
-//! In: a server with faults. Out: what the port answers, and what was sent.
-//! Never: waiting for real; the clock is fast.
+//! TLS trust, credentials, limits and connection failures.
 
 mod support;
 

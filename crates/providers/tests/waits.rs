@@ -1,7 +1,4 @@
-//! Tasks and locks: what is waited for, and what is said when it does not end.
-//!
-//! In: tasks and locks in some state. Out: what the port answers.
-//! Never: waiting for real; the clock is fast.
+//! Waiting for tasks and locks.
 
 mod support;
 

@@ -269,7 +269,7 @@ mod tests {
                         next: NextAction::NewPlan,
                         message: "no".to_owned(),
                         log: Vec::new(),
-                        hint: "correct that on the node or in the spec, and apply again".to_owned(),
+                        hint: "correct it on the node or in the spec, then apply again".to_owned(),
                     },
                     seconds: 1.0,
                 },

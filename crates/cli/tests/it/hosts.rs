@@ -185,7 +185,10 @@ fn an_image_that_apply_fetches_is_no_failure_of_preflight() {
     let image = image.unwrap();
     assert_eq!(image["outcome"], "good", "{image}");
     let detail = image["detail"].as_str().unwrap();
-    assert!(detail.contains("apply fetches it from https://"), "{image}");
+    assert!(
+        detail.contains("apply downloads it from https://"),
+        "{image}"
+    );
 }
 
 #[test]

@@ -36,7 +36,10 @@ fn an_address_outside_of_the_network_or_taken_is_refused_and_nothing_is_left() {
     let said = bed
         .manifest_run("apply", "second", &["--yes", "--on-error", "rollback"])
         .bad();
-    assert!(said.contains("another node has this address"), "{said}");
+    assert!(
+        said.contains("this address is in use by another node"),
+        "{said}"
+    );
     assert_eq!(bed.names(), ["peer-1"]);
     bed.destroy("first");
     bed.destroy("second");
@@ -79,15 +82,15 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
     // The same with a state directory that has lost its host key: the plan says why, and what helps.
     std::fs::remove_file(bed.state().join("ssh/known_hosts")).unwrap();
     let plan = bed.manifest_run("plan", "lab", &[]).good();
-    for words in ["its host key is not known here", "homestak state rebuild"] {
+    for words in ["its host key is not pinned", "homestak state rebuild"] {
         assert!(plan.contains(words), "{words}: {plan}");
     }
     let plan = bed.manifest_run("plan", "lab", &["--json-output"]).json();
     let unseen = &plan["nodes"][0]["config"]["unseen"];
-    assert_eq!(unseen["why"], "its host key is not known here", "{plan}");
+    assert_eq!(unseen["why"], "its host key is not pinned", "{plan}");
     let diff = bed.run(&["spec", "diff", "web"]);
     assert!(
-        diff.err.contains("its host key is not known here"),
+        diff.err.contains("its host key is not pinned"),
         "{}",
         diff.err
     );

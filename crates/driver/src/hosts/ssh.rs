@@ -84,7 +84,7 @@ impl HostDriver for SshHosts {
                 Severity::Failure,
                 "ssh",
                 format!("{address} does not answer"),
-                "systemctl status ssh   # there: does it run, is the port open?",
+                "systemctl status ssh   # on the node: is it running, is the port open?",
             ),
         };
         let api = of(

@@ -1,7 +1,6 @@
-//! Which Debian archive images are built from: the one this machine uses.
+//! The Debian archive that images are built from: the one that apt uses on this machine.
 //!
-//! In: a mirror that was asked for, the directory of apt's settings. Out: [`Archive`].
-//! Never: entries of others; a repository that is not Debian's own does not get into images.
+//! Other repositories are ignored.
 
 use std::path::Path;
 

@@ -1,7 +1,4 @@
-//! What every way of building shares: its programs, its room, its voice.
-//!
-//! In: a recipe and a place. Out: programs run to their end, or the reason why not.
-//! Never: a program started that could not have worked: root, programs and room come first.
+//! Prerequisites and execution of image builds. Root, programs and disk space are checked first.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,7 +1,4 @@
-//! One number for everything in a directory.
-//!
-//! In: a directory. Out: a hash over paths, kinds, modes, owners and contents, and how much it is.
-//! Never: times; the same tree unpacked again adds up to the same.
+//! Checksum of a directory: paths, types, modes, owners and contents, but no times.
 
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;

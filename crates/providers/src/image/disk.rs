@@ -1,7 +1,4 @@
-//! Makes a machine's disk of a tree: the same files, with a kernel.
-//!
-//! In: a finished tree, an empty directory. Out: `disk.qcow2`, `vmlinuz` and `initrd.img` in it.
-//! Never: a change to the tree; it works on a copy.
+//! Builds the disk of a virtual machine (`disk.qcow2`, `vmlinuz`, `initrd.img`) from a copy of a tree.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -62,7 +59,7 @@ pub(super) async fn build(
     place: &Path,
 ) -> Result<(), ImageError> {
     let root = place.join("root");
-    builder.progress.phase("copying the tree");
+    builder.progress.phase("copying the root file system");
     let copy: [OsString; 5] = [
         "cp".into(),
         "-a".into(),

@@ -1,7 +1,4 @@
-//! What can go wrong with images: what, where, why, and what to do next.
-//!
-//! In: what was found out. Out: [`ImageError`], its hint, and the port's view of it.
-//! Never: a guess where the cause is not known; then the last lines of the program are the cause.
+//! Errors of image builds and of the image cache.
 
 use std::path::PathBuf;
 
@@ -14,7 +11,7 @@ pub(super) const LAST_LINES: usize = 12;
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// There is no recipe of that name.
-    #[error("there is no image `{name}`")]
+    #[error("image `{name}` does not exist")]
     Unknown {
         /// The name that was asked for.
         name: String,
@@ -36,7 +33,7 @@ pub enum ImageError {
         doing: String,
     },
     /// A program or file is not installed.
-    #[error("`{what}` is not on this machine")]
+    #[error("`{what}` is not installed")]
     Missing {
         /// The program or file.
         what: String,
@@ -45,7 +42,7 @@ pub enum ImageError {
     },
     /// There is no room.
     #[error(
-        "not enough room in `{}` to build `{name}`: {} MiB are free and about {} MiB are needed",
+        "not enough space in `{}` to build `{name}`: {} MiB free, about {} MiB needed",
         path.display(), free >> 20, needed >> 20
     )]
     Full {
@@ -59,7 +56,7 @@ pub enum ImageError {
         needed: u64,
     },
     /// Packages cannot be fetched.
-    #[error("building `{name}`: packages cannot be fetched from {mirror}")]
+    #[error("building `{name}`: cannot download packages from {mirror}")]
     Unreachable {
         /// What was built.
         name: String,
@@ -69,7 +66,7 @@ pub enum ImageError {
         log: Vec<String>,
     },
     /// The keys on this machine do not fit the archive.
-    #[error("building `{name}`: the signature of {mirror} cannot be checked")]
+    #[error("building `{name}`: cannot verify the signature of {mirror}")]
     Untrusted {
         /// What was built.
         name: String,
@@ -79,7 +76,7 @@ pub enum ImageError {
         log: Vec<String>,
     },
     /// A program failed in another way.
-    #[error("building `{name}`: `{program}` ended with {status}")]
+    #[error("building `{name}`: `{program}` failed: {status}")]
     Failed {
         /// What was built.
         name: String,
@@ -112,7 +109,7 @@ impl ImageError {
     /// Returns what a person can do next.
     pub fn hint(&self) -> String {
         match self {
-            Self::Unknown { known, .. } => format!("there is: {}", known.join(", ")),
+            Self::Unknown { known, .. } => format!("available: {}", known.join(", ")),
             Self::Absent { name, .. } => format!("homestak image build {name}"),
             Self::NotRoot { .. } => {
                 "run it as root, or try `-H sim`, which needs no privileges".into()
@@ -125,14 +122,14 @@ impl ImageError {
                 path.display()
             ),
             Self::Unreachable { .. } => "check the network and the Debian entries in /etc/apt; \
-                `HOMESTAK_DEBIAN_MIRROR` names another mirror, `http_proxy` a proxy"
+                set `HOMESTAK_DEBIAN_MIRROR` to use another mirror, `http_proxy` to use a proxy"
                 .into(),
             Self::Untrusted { .. } => {
-                "apt-get install debian-archive-keyring (a newer one, when it is there); \
-                 a mirror must be a copy of Debian's archive"
+                "apt-get install debian-archive-keyring (update it if possible); \
+                 the mirror must be a copy of the Debian archive"
                     .into()
             }
-            Self::Failed { .. } => "the lines above say why; nothing was left behind".into(),
+            Self::Failed { .. } => "see the lines above; the incomplete image was removed".into(),
             Self::InUse { .. } => {
                 "destroy the nodes that use it first: homestak manifest status".into()
             }

@@ -1,7 +1,4 @@
-//! MAKES IMAGES: root file systems and disks of Debian, built once and kept.
-//!
-//! In: names. Out: [`Tree`]s and [`Disk`]s that are whole, checksummed, and never change.
-//! Never: knowledge of nodes; whoever uses an image holds it.
+//! Debian root file systems and disks, built once and cached with a checksum.
 
 mod archive;
 mod builder;
@@ -340,7 +337,7 @@ impl Images {
                 builder.run("sh", words.collect()).await?;
             }
         }
-        builder.progress.phase("adding up");
+        builder.progress.phase("computing the checksum");
         let sum = checksum_of(path).await?;
         let record = ImageRecord {
             version: 1,

@@ -1,7 +1,4 @@
-//! Starts the programs that build images, so that none outlives us.
-//!
-//! In: a program with arguments. Out: its lines as they come, and how it ended.
-//! Never: a process that goes on when nobody waits for it, or when this program is killed.
+//! Runs build programs in their own namespaces. They are killed when dropped or when this process ends.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
@@ -88,7 +85,7 @@ impl IsolatedProcess {
             match self.events.recv().await {
                 Some(ProcessEvent::Line(line)) => line_seen(&line),
                 Some(ProcessEvent::Ended(ended)) => return ended,
-                None => return Err(std::io::Error::other("it was lost from sight")),
+                None => return Err(std::io::Error::other("the process is no longer observed")),
             }
         }
     }

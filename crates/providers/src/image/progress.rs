@@ -1,7 +1,4 @@
-//! Condenses what builders print to a line every other second.
-//!
-//! In: lines of mmdebstrap, apt and dpkg. Out: what is being done, how far it is, since when.
-//! Never: more lines than a person reads.
+//! Condenses the output of builders to a progress line every few seconds.
 
 use std::time::Duration;
 
@@ -14,16 +11,16 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// What builders say at the start of a phase, and what people are told.
 const PHASES: &[(&str, &str)] = &[
     ("I: running apt-get update", "reading package lists"),
-    ("I: downloading packages", "fetching packages"),
-    ("I: extracting archives", "unpacking the base"),
-    ("I: installing essential packages", "installing the base"),
+    ("I: downloading packages", "downloading packages"),
+    ("I: extracting archives", "unpacking the base system"),
+    (
+        "I: installing essential packages",
+        "installing the base system",
+    ),
     ("I: installing remaining packages", "installing packages"),
     ("I: running --customize-hook", "preparing"),
     ("I: cleaning package lists", "cleaning up"),
-    (
-        "update-initramfs: Generating",
-        "making the first file system",
-    ),
+    ("update-initramfs: Generating", "building the initramfs"),
 ];
 
 /// Follows a build and tells about it.
@@ -140,8 +137,8 @@ mod tests {
             *lines.lock().unwrap(),
             [
                 "debian-12: reading package lists (0 s)",
-                "debian-12: installing the base, 0 % (4 s)",
-                "debian-12: installing the base, 50 % (7 s)",
+                "debian-12: installing the base system, 0 % (4 s)",
+                "debian-12: installing the base system, 50 % (7 s)",
             ]
         );
     }

@@ -1,8 +1,6 @@
-//! What images are made of, as data.
+//! Recipes of images, and the key that changes when a recipe would give another image.
 //!
-//! In: names. Out: [`Recipe`]s, and the key that changes whenever one of them would give another
-//! image.
-//! Never: anything of the moment (dates, versions of packages) in a key.
+//! Keys do not depend on dates or package versions.
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};

@@ -1,7 +1,6 @@
-//! Where images are kept, who builds one, and who uses it.
+//! The image cache: finished images, locks and build directories.
 //!
-//! In: the directory of images. Out: finished images, locks, places to build in.
-//! Never: a half-made image under a name that counts; one is renamed when it is whole.
+//! An image gets its final name only when it is complete.
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -93,7 +92,7 @@ impl ImageStore {
     pub(super) async fn lock(&self, name: &str, notice: impl FnOnce()) -> Result<File, ImageError> {
         // Trees have programs with the set-user-ID bit.
         crate::private::directory(&self.directory)
-            .map_err(|source| file("make directory", &self.directory, source))?;
+            .map_err(|source| file("create directory", &self.directory, source))?;
         let path = self.directory.join(format!("{LOCK}{name}"));
         let failed = |source| file("lock", &path, source);
         let lock = File::options()
@@ -126,7 +125,7 @@ impl ImageStore {
     pub(super) fn begin(&self, name: &str) -> Result<BuildDirectory, ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
         let path = self.directory.join(format!("{BUILDING}{name}-{unique}"));
-        fs_err::create_dir(&path).map_err(|source| file("make directory", &path, source))?;
+        fs_err::create_dir(&path).map_err(|source| file("create directory", &path, source))?;
         Ok(BuildDirectory { path: Some(path) })
     }
 
@@ -148,7 +147,7 @@ impl ImageStore {
         if fs_err::symlink_metadata(&place).is_ok() {
             self.discard(&place)?;
         }
-        durable::rename(&path, &place).map_err(|source| file("make", &place, source))?;
+        durable::rename(&path, &place).map_err(|source| file("create", &place, source))?;
         build_directory.path = None;
         Ok(place)
     }

@@ -215,7 +215,7 @@ async fn a_disk_that_is_full_is_told_with_figures_and_nothing_is_left() {
     assert_eq!(left, [""; 0]);
     let words = early.to_string();
     assert!(
-        words.contains("8 MiB are free and about 500 MiB are needed"),
+        words.contains("8 MiB free, about 500 MiB needed"),
         "{words}"
     );
     assert!(early.hint().contains("homestak image list"));
@@ -273,7 +273,7 @@ async fn a_half_made_image_does_not_count() {
 async fn an_unknown_image_is_told_with_the_known_ones() {
     let images = Images::new("/nonexistent".into());
     let error = images.ensure_tree("debian-11", &quiet).await.unwrap_err();
-    assert_eq!(error.to_string(), "there is no image `debian-11`");
+    assert_eq!(error.to_string(), "image `debian-11` does not exist");
     assert!(error.hint().contains("debian-12, debian-13"));
     let port = error.into_port_error("make an image");
     assert_eq!(port.class, homestak_engine::ports::ErrorClass::Missing);

@@ -1,7 +1,4 @@
-//! Builds a root file system with mmdebstrap.
-//!
-//! In: a recipe, an archive, an empty directory. Out: a whole Debian in it that has never booted.
-//! Never: anything of this machine in it: no name, no key, no resolver.
+//! Builds a root file system with mmdebstrap. It contains nothing of this machine.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
@@ -70,7 +67,7 @@ fn prepare(root: &Path, sources: Option<&str>) -> Result<(), ImageError> {
         let path = root.join("etc/systemd/system").join(unit);
         remove(&path)?;
         fs_err::os::unix::fs::symlink("/dev/null", &path)
-            .map_err(|source| file("make", &path, source))?;
+            .map_err(|source| file("create", &path, source))?;
     }
     // Last, because they say that nothing in `/usr` is newer: otherwise the first boot rebuilds
     // caches that are there.

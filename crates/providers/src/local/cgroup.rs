@@ -1,7 +1,4 @@
-//! Control groups: what keeps a node's processes together and within its limits.
-//!
-//! In: what the machine has mounted (version 1, 2 or both), a node. Out: groups with limits.
-//! Never: a group that is not ours; a limit that is set and not enforced without a word.
+//! Control groups (version 1, 2 or both) that contain and limit the processes of a node.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;

@@ -1,7 +1,6 @@
-//! Finds and removes what someone who was killed left behind.
+//! Finds and removes leftovers of interrupted runs.
 //!
-//! In: the machine as it is. Out: what belongs to no node, and its end.
-//! Never: a node, unless every node is asked for; anything that does not carry our name.
+//! Never removes a node, unless every node is to be removed, or anything without our name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,7 +33,7 @@ pub enum Leftover {
 impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Directory(path) => write!(f, "half-made node in {}", path.display()),
+            Self::Directory(path) => write!(f, "incomplete node in {}", path.display()),
             Self::Cgroup(part) => write!(f, "processes and control groups of {part}"),
             Self::Namespace(name) => write!(f, "network namespace {name}"),
             Self::Address(address, _) => write!(f, "address {address}"),

@@ -1,8 +1,6 @@
-//! Nodes that are containers: a whole Debian in systemd-nspawn, on an overlay over its image.
+//! Nodes as containers: Debian in systemd-nspawn, on an overlay over its image.
 //!
-//! In: a node. Out: its processes, in their own group, namespaces and mounts.
-//! Never: a mount outside of the node's own mount namespace, so that none is left when its
-//! processes end, however they end.
+//! Mounts exist only in the mount namespace of the node, so that they end with its processes.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;

@@ -33,7 +33,7 @@ fi
 exec 9>"$dir/running" && flock --shared 9 || exit 1
 inside() { chroot "$dir/root" "$@"; }
 if [ "$ids" != - ]; then
-    hold "$ids" || { echo "the kernel makes no user namespace"; exit 1; }
+    hold "$ids" || { echo "the kernel cannot create a user namespace"; exit 1; }
     shifted "$tree" "$dir/root" || { echo "the ids of the image cannot be shifted"; exit 1; }
     tree=$dir/root
     # It is opened before the namespace is entered: in there, nobody may look into our directories.
@@ -59,5 +59,5 @@ while :; do
     [ $(($(uptime) - begun)) -lt 60 ] || tries=0
     tries=$((tries + 1))
     [ "$end" = 1 ] && [ "$tries" -le 3 ] || exit "$end"
-    echo "the node is started again"
+    echo "restarting the node"
 done

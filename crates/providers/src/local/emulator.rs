@@ -1,8 +1,4 @@
-//! The command line of QEMU: what a machine is made of.
-//!
-//! In: a disk with its kernel, CPUs, memory. Out: arguments, the same for a machine that is saved
-//! and for those that are restored from it.
-//! Never: anything of a node's identity but its number on the network and in the firmware.
+//! The QEMU command line. It is the same for a machine that is saved and for those restored from it.
 
 use std::path::{Path, PathBuf};
 

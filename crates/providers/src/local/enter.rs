@@ -1,7 +1,4 @@
-//! Ways into a node that need no network: for when SSH does not work, or there is none yet.
-//!
-//! In: a node. Out: arguments and paths for those who want to look inside.
-//! Never: a change to the node by itself.
+//! Access to a node without network: commands, the serial console and the journal.
 
 use std::fs::File;
 use std::io::ErrorKind::{NotADirectory, NotFound};
@@ -34,7 +31,7 @@ const ENTER: &str = r#"for file in /proc/self/fd/*; do
     file=${file##*/}
     [ "$file" -le 2 ] || eval "exec $file>&-"
 done 2>/dev/null
-stop() { echo "the node is not entered: its limits cannot be taken on ($1)" >&2; exit 1; }
+stop() { echo "cannot enter the node: its limits cannot be applied ($1)" >&2; exit 1; }
 [ "$1" = - ] || ulimit -u "$1" || stop "processes of a user"
 for group in $2; do
     echo 0 >"$group/cgroup.procs" || stop "$group"
@@ -197,6 +194,6 @@ mod tests {
         fs_err::create_dir(other.join("cgroup.procs")).expect("made");
         let failed = enter(format!("{} {}", good.display(), other.display()));
         let said = failed.expect_err("it must not run").to_string();
-        assert!(said.contains("its limits cannot be taken on"), "{said}");
+        assert!(said.contains("its limits cannot be applied"), "{said}");
     }
 }

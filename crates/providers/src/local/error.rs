@@ -1,7 +1,4 @@
-//! Errors of the local host, in the words of the port.
-//!
-//! In: what failed. Out: [`PortError`] with what can be done about it.
-//! Never: an error without the thing it happened to.
+//! Converts errors of the local host to errors of the port.
 
 use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{ErrorClass, PortError};
@@ -11,8 +8,8 @@ use crate::process::ProgramError;
 /// A file or directory could not be used.
 pub(super) fn io(doing: &str, error: &std::io::Error) -> PortError {
     let hint = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "the local host needs root: repeat it with sudo",
-        std::io::ErrorKind::StorageFull => "make room, then repeat",
+        std::io::ErrorKind::PermissionDenied => "the local host needs root: run it with sudo",
+        std::io::ErrorKind::StorageFull => "free space, then try again",
         _ => "",
     };
     let class = match error.kind() {

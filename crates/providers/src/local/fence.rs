@@ -41,10 +41,10 @@ impl Instance {
             Some(highest) if *highest > fence.number => Err(PortError::refused(
                 &format!("use {}", self.root().display()),
                 format!(
-                    "the lease of this run was taken from it: its number is {}, and {highest} was used since",
+                    "this run lost its lease: its fencing number is {}, but {highest} was used since",
                     fence.number
                 ),
-                "homestak manifest status shows who works on it",
+                "homestak manifest status shows the current run",
             )),
             highest => Ok(highest == Some(&fence.number)),
         }
@@ -121,7 +121,7 @@ mod tests {
             host: "local".to_owned(),
         };
         let lost = |error: Option<PortError>| {
-            error.is_some_and(|error| error.detail.contains("was taken from it"))
+            error.is_some_and(|error| error.detail.contains("lost its lease"))
         };
         // Nothing is there, so nothing happens; only the number is seen.
         let newer = with_fence(Some(fence("a", 7)), local.start(&guest)).await;

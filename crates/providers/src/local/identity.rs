@@ -1,7 +1,6 @@
-//! Tells a node directly who it is, without waiting for cloud-init: the same in the end.
+//! Renders the shell script that configures the identity of a node without cloud-init.
 //!
-//! In: an identity. Out: a script for a shell in the node's tree, which may run twice.
-//! Never: a value that the shell could take for anything but a text.
+//! The script may run twice. All values are quoted.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,6 @@
-//! One instance of the local host: where it keeps things, and what its parts are called.
+//! One instance of the local host: its root directory, names and locks.
 //!
-//! In: a root directory. Out: paths, names, locks.
-//! Never: two instances that share a name; a name longer than Linux allows for links.
+//! Names are unique per instance and short enough for network links.
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -55,8 +54,8 @@ impl Instance {
         if !given_absolute || !text.chars().all(plain) {
             return Err(PortError::refused(
                 &doing,
-                "the root of the local host must be an absolute path of letters, digits, `.`, `_`, `-`",
-                "set HOMESTAK_LOCAL_ROOT to another path, or leave it out",
+                "the root of the local host must be an absolute path of letters, digits, `.`, `_` and `-`",
+                "set HOMESTAK_LOCAL_ROOT to another path, or unset it",
             ));
         }
         let name = if root == canonical(Path::new(ROOT)) {
@@ -118,8 +117,8 @@ impl Instance {
                 }
                 Err(PortError::refused(
                     &self.doing(),
-                    "it was the directory of a local host at another path, whose nodes may still run",
-                    "move it back to where it was; HOMESTAK_LOCAL_ROOT names another directory",
+                    "it belongs to a local host at another path, whose nodes may still be running",
+                    "move it back to its original path, or set HOMESTAK_LOCAL_ROOT to another directory",
                 ))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -128,10 +127,10 @@ impl Instance {
                     Ok(Some(path)) => Err(PortError::refused(
                         &self.doing(),
                         format!(
-                            "it is not a directory of the local host: {} is not ours",
+                            "it is not a directory of the local host: {} was not created by homestak",
                             path.display()
                         ),
-                        "set HOMESTAK_LOCAL_ROOT to a directory of its own, which may be a new one",
+                        "set HOMESTAK_LOCAL_ROOT to a separate directory, which may be a new one",
                     )),
                     Err(error) => self.io(Err(error)),
                 }
@@ -378,7 +377,10 @@ mod tests {
             local.leftovers().expect_err("not ours"),
         ];
         for refused in refusals {
-            assert!(refused.detail.contains("is not ours"), "{refused}");
+            assert!(
+                refused.detail.contains("was not created by homestak"),
+                "{refused}"
+            );
         }
         for file in ["nodes/a.txt", "locks/b.txt", "leases/c.txt", "main.rs"] {
             assert!(root.join(file).exists(), "{file} is gone");

@@ -36,7 +36,7 @@ type Range = (u32, u32);
 /// Tries whether containers can have users of their own; says why not.
 pub(super) fn probe(place: &Path) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
-        return Err("only root can find out".to_owned());
+        return Err("only root can check this".to_owned());
     }
     let place = existing(place);
     let mut arguments: Vec<String> = UNSHARE.map(str::to_owned).into();

@@ -1,7 +1,7 @@
-//! Finds out whether the processor really runs machines: by running one.
+//! Checks whether KVM works by booting a kernel with it. The result is cached until the next boot of
+//! the machine.
 //!
-//! In: a kernel. Out: yes or no, remembered until the machine boots again.
-//! Never: a yes because a device can be opened; some open it and then hang.
+//! An accessible `/dev/kvm` is not enough: on some machines it can be opened and then hangs.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,7 +1,6 @@
-//! Starts the process that keeps a node, apart from us: it lives on when we end.
+//! Starts the supervisor process of a node, detached from this process.
 //!
-//! In: what to run, a node's groups. Out: a process in its own session, namespaces and groups.
-//! Never: a node that runs outside of its groups, even for a moment.
+//! A node never runs outside of its control groups.
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,4 @@
-//! Addresses of nodes: given out once, the same for the same node.
-//!
-//! In: a node's identity, the network. Out: an address that nobody else has.
-//! Never: a choice by chance; the gateway's address.
+//! Assigns addresses to nodes. The same node gets the same address; the gateway is never assigned.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -20,7 +17,7 @@ pub(super) fn take(
     uuid: &GuestUuid,
     asked: Option<IpAddr>,
 ) -> Result<Ipv4Addr, PortError> {
-    let doing = "give out an address";
+    let doing = "assign an address";
     let io = |error: std::io::Error| error::io(doing, &error);
     fs_err::create_dir_all(instance.leases()).map_err(io)?;
     if let Some(asked) = asked {
@@ -38,8 +35,8 @@ pub(super) fn take(
     }
     Err(PortError::refused(
         doing,
-        format!("all addresses of {network} are taken"),
-        "destroy nodes that are not needed: homestak local show lists them",
+        format!("all addresses of {network} are in use"),
+        "destroy nodes that are not needed (list them with homestak local show)",
     ))
 }
 
@@ -71,7 +68,7 @@ pub(super) fn rename(
 pub(super) fn release(instance: &Instance, uuid: &GuestUuid) -> Result<(), PortError> {
     while let Some(address) = of(instance, uuid) {
         let path = instance.leases().join(address.to_string());
-        fs_err::remove_file(&path).map_err(|error| error::io("give up an address", &error))?;
+        fs_err::remove_file(&path).map_err(|error| error::io("release an address", &error))?;
     }
     Ok(())
 }
@@ -98,12 +95,12 @@ fn fixed(
     uuid: &GuestUuid,
     asked: IpAddr,
 ) -> Result<Ipv4Addr, PortError> {
-    let doing = format!("give out {asked}");
+    let doing = format!("assign {asked}");
     let IpAddr::V4(address) = asked else {
         return Err(PortError::refused(
             &doing,
             "the local host has IPv4 only",
-            format!("write an address of {network}, or leave it out to have one chosen"),
+            format!("use an address of {network}, or omit it to have one chosen"),
         ));
     };
     if !network.is_assignable(address) {
@@ -113,7 +110,7 @@ fn fixed(
                 "the network of the local host is {network}, with {} as gateway",
                 network.gateway()
             ),
-            "write another address, or leave it out to have one chosen",
+            "use another address, or omit it to have one chosen",
         ));
     }
     let held = of(instance, uuid);
@@ -123,8 +120,8 @@ fn fixed(
     if !claim(instance, address, uuid).map_err(|error| error::io(&doing, &error))? {
         return Err(PortError::refused(
             &doing,
-            "another node has this address",
-            "write another address, or leave it out; homestak local show lists who has which",
+            "this address is in use by another node",
+            "use another address, or omit it; homestak local show lists the addresses in use",
         ));
     }
     Ok(address)

@@ -1,7 +1,4 @@
-//! A node's life: made, started, brought to a halt, taken away.
-//!
-//! In: what a node should be. Out: its directory, its processes, and their end.
-//! Never: a second node for one identity; two who change one node at a time.
+//! Creates, starts, stops and deletes nodes, each under the lock of the node.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -28,7 +25,7 @@ const FIRST_VMID: u32 = 100;
 
 impl Local {
     pub(super) fn create_node(&self, new: &NewGuest) -> Result<GuestRef, PortError> {
-        let doing = format!("make `{}`", new.name);
+        let doing = format!("create `{}`", new.name);
         let _node = self.lock(&new.uuid)?;
         let reference = GuestRef {
             uuid: new.uuid.clone(),
@@ -45,7 +42,7 @@ impl Local {
                 return Err(PortError::refused(
                     &doing,
                     format!(
-                        "guest {} carries the identity, and not the site {}",
+                        "guest {} has this identity but not the site {}",
                         node.vmid, new.site
                     ),
                     "if it is the original, correct `site` in its node.json",
@@ -70,7 +67,7 @@ impl Local {
             Engine::Machine => self.disk(&image),
         };
         let tree = tree
-            .ok_or_else(|| error::missing(&doing, format!("the image `{image}` is not there")))?;
+            .ok_or_else(|| error::missing(&doing, format!("the image `{image}` does not exist")))?;
         let turn = self.instance.lock()?;
         let node = Node {
             uuid: new.uuid.clone(),
@@ -104,7 +101,7 @@ impl Local {
 
     /// Writes down what a node that has not started yet is told when it does.
     fn write_first_boot_data(&self, node: &Node, new: &NewGuest) -> Result<(), PortError> {
-        let doing = format!("make `{}`", node.name);
+        let doing = format!("create `{}`", node.name);
         let directory = self.instance.node(&node.uuid);
         if directory.join("told").exists() {
             return Ok(());
@@ -136,7 +133,7 @@ impl Local {
         let why = match possible {
             Ok(()) => match isolation::choose(&self.instance, address) {
                 Some(ids) => return Some(ids),
-                None => "every range of user ids is taken",
+                None => "every range of user ids is in use",
             },
             Err(why) => why,
         };
@@ -160,7 +157,7 @@ impl Local {
                     return Engine::Machine;
                 }
                 self.warn_once(
-                    "this machine cannot run virtual machines at full speed: `vm` nodes are containers (--vm-engine qemu emulates them)",
+                    "this machine has no hardware virtualisation: `vm` nodes run as containers (--vm-engine qemu emulates them)",
                 );
                 Engine::Container
             }
@@ -271,12 +268,14 @@ impl Local {
                 let detail = match number.map(|number| (number, taken.get(&number))) {
                     Some((free, None)) => return Ok(free),
                     Some((_, Some(holder))) => format!("id {asked} belongs to `{holder}`"),
-                    None => format!("`{asked}` is not a number, and nodes here have numbers"),
+                    None => format!(
+                        "`{asked}` is not a number; nodes of the local host have numeric ids"
+                    ),
                 };
                 Err(PortError::refused(
-                    &format!("make `{}`", new.name),
+                    &format!("create `{}`", new.name),
                     detail,
-                    "write another `vmid`, or leave it out to have one chosen",
+                    "use another `vmid`, or omit it to have one chosen",
                 ))
             }
             None => Ok((FIRST_VMID..)
@@ -297,7 +296,7 @@ impl Local {
         }
         let doing = format!("start `{}`", node.name);
         if !node.tree.is_dir() {
-            let detail = format!("its image is gone ({})", node.tree.display());
+            let detail = format!("its image was deleted ({})", node.tree.display());
             return Err(error::missing(&doing, detail));
         }
         let outer = if self.is_attached() {
@@ -347,7 +346,7 @@ impl Local {
         let Some(node) = node::of(&self.instance, guest)? else {
             return Ok(());
         };
-        let doing = format!("take the first-boot data of `{}` away", node.name);
+        let doing = format!("remove the first-boot data of `{}`", node.name);
         if node.engine == Engine::Machine {
             let directory = self.instance.node(&node.uuid);
             return machine::discard(&directory, self.runs(&node))
@@ -414,7 +413,7 @@ impl Local {
                 if self.is_up(&node) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),
-                        "it runs",
+                        "it is running",
                         "stop it first",
                     ));
                 }
@@ -422,7 +421,7 @@ impl Local {
                 if node::is_held(&self.instance.node(&node.uuid)) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),
-                        "it runs, as a node of a local host at another path",
+                        "it is running as a node of a local host at another path",
                         "stop it there first",
                     ));
                 }
@@ -458,7 +457,7 @@ impl Local {
             let _turn = self.instance.lock()?;
             return lease::rename(&self.instance, &guest.uuid, &to.uuid);
         }
-        let mut node = self.find(guest, "give a node another identity")?;
+        let mut node = self.find(guest, "change the identity of a node")?;
         node.reidentified = Some(to.uuid.clone());
         node.site = Some(to.site.clone());
         node.manifest.clone_from(&to.manifest);
@@ -485,7 +484,7 @@ impl Local {
         if !self.is_attached() {
             net::down(&self.instance)?;
         }
-        let io = |error: std::io::Error| error::io("take the local host down", &error);
+        let io = |error: std::io::Error| error::io("shut down the local host", &error);
         let locks = self.instance.root().join("locks");
         node::remove_matching(&self.instance.leases(), is_lease).map_err(io)?;
         node::remove_matching(&locks, |name| GuestUuid::new(name).is_some()).map_err(io)?;

@@ -1,7 +1,4 @@
-//! Rights that others wait for, also in other processes.
-//!
-//! In: the path of a lock file. Out: [`Lock`]; dropping it, or dying, gives it up.
-//! Never: a right to a file that others do not find any more.
+//! File locks shared with other processes. Dropping a [`Lock`], or exiting, releases it.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,7 +1,6 @@
-//! Nodes that are virtual machines: a whole Debian in QEMU, on a disk over its image.
+//! Nodes as virtual machines: Debian in QEMU, on a disk over its image.
 //!
-//! In: a node. Out: its QEMU, in its own group, on the realm's bridge; found again by its sockets.
-//! Never: a node told who it is twice, or left half-told: what is still to be said is in a file.
+//! Identity data that a machine has yet to receive is kept in a file, so that it is applied exactly once.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -175,7 +174,7 @@ impl MachineStarter<'_> {
         qmp.execute("cont", &Json::Null).map_err(io)?;
         resize(&mut qmp, self.node.disk).map_err(io)?;
         let mut agent =
-            self.retry_until(RESTORE, "answered", || GuestAgent::open(&self.directory))?;
+            self.retry_until(RESTORE, "reachable", || GuestAgent::open(&self.directory))?;
         // Its clock stood still since it was saved.
         let now = format!("date --set=@{} >/dev/null\n", WallClock.now().as_second());
         let script = now + &script + GROW;
@@ -198,7 +197,7 @@ impl MachineStarter<'_> {
                 Err(error) => last = error.to_string(),
             }
             if !self.group.is_alive() {
-                last = "QEMU has ended".to_owned();
+                last = "QEMU has exited".to_owned();
                 break;
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -209,8 +208,8 @@ impl MachineStarter<'_> {
             next: NextAction::NewPlan,
             ..PortError::refused(
                 &self.doing(),
-                format!("the machine was not {what} ({last})"),
-                "apply again tries again",
+                format!("the virtual machine was not {what} ({last})"),
+                "run apply again",
             )
         })
     }

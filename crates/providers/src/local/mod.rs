@@ -1,7 +1,7 @@
-//! Real nodes on this machine: Debian systems in containers or virtual machines.
+//! Nodes on this machine: Debian systems in containers or virtual machines.
 //!
-//! In: calls of the engine's port. Out: processes, links and files of this machine.
-//! Never: a trace left when the last node is gone; anything touched that is not ours.
+//! Leaves nothing behind when the last node is deleted, and changes nothing that homestak did not
+//! create.
 
 mod cgroup;
 mod clean;
@@ -183,10 +183,7 @@ impl Local {
     /// Finds a node by its identity.
     fn find(&self, guest: &GuestRef, doing: &str) -> Result<Node, PortError> {
         node::of(&self.instance, guest)?.ok_or_else(|| {
-            error::missing(
-                doing,
-                format!("there is no node with identity {}", guest.uuid),
-            )
+            error::missing(doing, format!("no node has the identity {}", guest.uuid))
         })
     }
 
@@ -238,7 +235,7 @@ impl Local {
     }
 
     fn find_address(&self, guest: &GuestRef) -> Result<Option<std::net::IpAddr>, PortError> {
-        let node = self.find(guest, "look for an address")?;
+        let node = self.find(guest, "find an address")?;
         if !self.runs(&node) {
             let log = self.console(&node, 8).into_iter().map(Into::into).collect();
             return Err(PortError {
@@ -246,9 +243,9 @@ impl Local {
                 next: NextAction::NewPlan,
                 ..PortError::refused(
                     &format!("reach `{}`", node.name),
-                    "it has ended",
+                    "it is not running",
                     format!(
-                        "homestak logs {} shows more; apply again starts it",
+                        "homestak logs {} shows more; run apply to start it",
                         node.name
                     ),
                 )

@@ -1,8 +1,7 @@
-//! The network of the local host: a bridge in a namespace of its own, one pair that leads there,
-//! and a way out for packages.
+//! The network of the local host: a bridge in its own namespace, a veth pair to it, and NAT for
+//! packages.
 //!
-//! In: a realm. Out: links, rules and settings of the machine, and their end.
-//! Never: a link, namespace or rule that is not ours touched; the machine's own networks shadowed.
+//! Never changes links, namespaces or rules of others, and never overlaps networks of the machine.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -103,7 +102,7 @@ pub(super) fn choose(instance: &Instance) -> Result<Network, PortError> {
 
 /// Returns the network of a realm, or the one that would be chosen now.
 pub(super) fn expected(instance: &Instance) -> Result<Network, PortError> {
-    chosen(instance).map_or_else(|| free("look for a network"), Ok)
+    chosen(instance).map_or_else(|| free("find a network"), Ok)
 }
 
 /// Returns the first network that the machine does not use.
@@ -143,7 +142,7 @@ pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
             return Err(PortError::refused(
                 doing,
                 format!(
-                    "the namespace `{netns}` has a link `{BRIDGE}` that is no bridge ({})",
+                    "the namespace `{netns}` has a link `{BRIDGE}` that is not a bridge ({})",
                     link.kind
                 ),
                 format!("ip -n {netns} link delete {BRIDGE}"),
@@ -163,7 +162,7 @@ pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
         if alias(&uplink) != mark(instance) {
             return Err(PortError::refused(
                 doing,
-                format!("the machine has a link `{uplink}` already, which is not ours"),
+                format!("the machine already has a link `{uplink}` that homestak did not create"),
                 "rename or remove it (ip link), or set HOMESTAK_LOCAL_ROOT to another path",
             ));
         }

@@ -1,7 +1,4 @@
-//! What is known of a node: one directory each, which is all the state there is.
-//!
-//! In: nodes to be kept. Out: nodes that are there.
-//! Never: a half-written record: a directory appears whole, by its final name.
+//! Records of nodes, one directory each. A directory appears under its final name only when complete.
 
 use std::ffi::CString;
 use std::fs::TryLockError;
@@ -138,7 +135,7 @@ impl Node {
 
 /// Returns every node that is there, by id.
 pub(super) fn all(instance: &Instance) -> Result<Vec<Node>, PortError> {
-    let doing = "look at the nodes";
+    let doing = "list the nodes";
     let entries = match fs_err::read_dir(instance.nodes()) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -171,8 +168,8 @@ pub(super) fn read(instance: &Instance, uuid: &GuestUuid) -> Result<Option<Node>
     let node = serde_json::from_slice(&text).map_err(|error| {
         PortError::refused(
             &doing,
-            format!("it is damaged ({error})"),
-            "homestak local clean removes what belongs to it",
+            format!("the file is damaged ({error})"),
+            "homestak local clean removes the leftovers",
         )
     })?;
     Ok(Some(node))
@@ -198,7 +195,7 @@ pub(super) fn of(instance: &Instance, guest: &GuestRef) -> Result<Option<Node>, 
 
 /// Makes the directory of a node, whole or not at all.
 pub(super) fn make(instance: &Instance, node: &Node) -> Result<(), PortError> {
-    let doing = format!("make node `{}`", node.name);
+    let doing = format!("create node `{}`", node.name);
     let io = |error: std::io::Error| error::io(&doing, &error);
     let new = instance.nodes().join(format!(".new-{}", node.uuid));
     crate::private::directory(&instance.nodes()).map_err(io)?;

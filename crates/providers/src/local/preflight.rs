@@ -1,7 +1,4 @@
-//! What the machine needs before nodes can be made on it, and how it gets there.
-//!
-//! In: the machine as it is. Out: findings, each failure with the command that mends it.
-//! Never: anything installed without being asked.
+//! Preflight checks of this machine; each failure names the command that fixes it.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -60,7 +57,7 @@ pub fn check_addresses(instance: &Instance, asked: &[(&str, IpAddr)]) -> Vec<Fin
         let detail = format!(
             "`{node}` cannot have {address}: the network of the local host is {network}, with {gateway} as gateway"
         );
-        let fix = "write an address of that network, or leave `ip` out to have one chosen";
+        let fix = "use an address of that network, or omit `ip` to have one chosen";
         finding(Severity::Failure, check, detail, fix)
     });
     outside.collect()
@@ -120,8 +117,8 @@ fn root() -> Finding {
     finding(
         Severity::Failure,
         check,
-        "nodes on this machine need root: they have namespaces, mounts and links".to_owned(),
-        "repeat it with sudo; without root, `-H sim` simulates a host and needs nothing",
+        "nodes on this machine need root (namespaces, mounts, network links)".to_owned(),
+        "run it with sudo; without root, use `-H sim`, which simulates a host",
     )
 }
 
@@ -132,7 +129,7 @@ fn packages() -> Finding {
         return finding(
             Severity::Good,
             check,
-            "everything is installed".to_owned(),
+            "all packages are installed".to_owned(),
             "",
         );
     }
@@ -168,7 +165,7 @@ fn kernel() -> Finding {
         return finding(
             Severity::Good,
             check,
-            "overlayfs and namespaces are there".to_owned(),
+            "overlayfs and namespaces are available".to_owned(),
             "",
         );
     }
@@ -187,15 +184,15 @@ fn users(probe: Option<Result<(), String>>) -> Finding {
         return finding(
             Severity::Unknown,
             check,
-            "only root can find out whether containers have users of their own".to_owned(),
-            "repeat it with sudo",
+            "only root can check whether containers have separate user ids".to_owned(),
+            "run it with sudo",
         );
     };
     match probe {
         Ok(()) => finding(
             Severity::Good,
             check,
-            "containers have users of their own (user namespaces, idmapped mounts); hosts of other nodes do not".to_owned(),
+            "containers have separate user ids (user namespaces, idmapped mounts), except nodes that host other nodes".to_owned(),
             "",
         ),
         Err(why) => finding(
@@ -228,10 +225,7 @@ fn limits() -> Finding {
             "",
         );
     }
-    let detail = format!(
-        "nodes are not limited in: {}",
-        missing_controllers.join(", ")
-    );
+    let detail = format!("not limited: {}", missing_controllers.join(", "));
     finding(
         Severity::Warning,
         check,
@@ -248,10 +242,10 @@ fn directory(instance: &Instance, is_root: bool) -> Option<Finding> {
         false => Severity::Unknown,
     };
     let root = instance.root().display();
-    let detail = format!("{root} is not used: {}", refusal.detail);
+    let detail = format!("{root} cannot be used: {}", refusal.detail);
     let fix = match refusal.hint.as_str() {
-        "" if is_root => "set HOMESTAK_LOCAL_ROOT to a directory of its own",
-        "" => "repeat it with sudo",
+        "" if is_root => "set HOMESTAK_LOCAL_ROOT to a separate directory",
+        "" => "run it with sudo",
         hint => hint,
     };
     Some(finding(severity, "directory", detail, fix))
@@ -269,7 +263,7 @@ fn storage(instance: &Instance) -> Vec<Finding> {
         found.push(finding(
             Severity::Failure,
             check,
-            format!("{shown} is on an overlay, on which no other overlay can be written"),
+            format!("{shown} is on an overlay file system, which cannot hold another writable overlay"),
             "set HOMESTAK_LOCAL_ROOT to a directory of a plain file system (ext4, xfs, btrfs, tmpfs)",
         ));
     }
@@ -278,11 +272,11 @@ fn storage(instance: &Instance) -> Vec<Finding> {
             Severity::Failure,
             check,
             format!(
-                "{shown} has {} MiB free; an image and a few nodes take {} MiB",
+                "{shown} has {} MiB free; an image and a few nodes need {} MiB",
                 free >> 20,
                 ROOM >> 20
             ),
-            "make room, or set HOMESTAK_LOCAL_ROOT to a larger disk",
+            "free space, or set HOMESTAK_LOCAL_ROOT to a larger disk",
         )),
         Ok(free) => found.push(finding(
             Severity::Good,
@@ -293,7 +287,7 @@ fn storage(instance: &Instance) -> Vec<Finding> {
         Err(error) => found.push(finding(
             Severity::Unknown,
             check,
-            format!("{shown} cannot be looked at: {error}"),
+            format!("{shown} cannot be inspected: {error}"),
             "",
         )),
     }
@@ -304,8 +298,8 @@ fn names() -> Finding {
     let check = "name servers";
     let servers = super::net::name_servers();
     if servers.is_empty() {
-        let detail = "the machine names no name server that nodes could ask".to_owned();
-        let fix = "write one into /etc/resolv.conf, or nodes cannot install packages";
+        let detail = "the machine has no name server that nodes can reach".to_owned();
+        let fix = "add one to /etc/resolv.conf; otherwise nodes cannot install packages";
         return finding(Severity::Warning, check, detail, fix);
     }
     let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();

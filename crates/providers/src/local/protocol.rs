@@ -1,7 +1,4 @@
-//! What is said between a driver and a host inside a node: one call, one answer, as JSON.
-//!
-//! In: calls of the port. Out: the same on the other side.
-//! Never: a call that the port does not have.
+//! The JSON messages between a driver and a local host inside a node.
 
 use homestak_engine::context::with_fence;
 use homestak_engine::journal::Fence;

@@ -1,8 +1,4 @@
-//! The port's calls, each carried out on a thread of its own: the machine is asked with system
-//! calls and programs, which wait.
-//!
-//! In: calls of the port. Out: what came of them.
-//! Never: anything done here but carrying over.
+//! Implements the provider port; each call runs on a blocking thread.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -42,7 +38,7 @@ impl Local {
         call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
     ) -> Result<T, PortError> {
         let own = self.clone();
-        context::run_blocking("ask the local host", move || call(&own)).await
+        context::run_blocking("query the local host", move || call(&own)).await
     }
 
     /// The same for a call that changes something, unless another has taken the lease of the run.
@@ -175,7 +171,7 @@ impl Provider for Local {
         };
         self.change_off(|local| local.instance.claim()).await?;
         let failed = |error: crate::image::ImageError| {
-            error.into_port_error(&format!("make the image `{name}`"))
+            error.into_port_error(&format!("build the image `{name}`"))
         };
         let made = async {
             self.images.ensure_tree(name, &say).await?;
@@ -195,10 +191,10 @@ fn unknown(name: &str) -> PortError {
         ..PortError::refused(
             &format!("find the image `{name}`"),
             format!(
-                "the local host has no image of that name; it has {}",
+                "the local host has no image of this name; available: {}",
                 Images::names().join(", ")
             ),
-            "write one of them in the manifest",
+            "use one of them in the manifest",
         )
     }
 }

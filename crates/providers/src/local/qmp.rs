@@ -1,7 +1,6 @@
-//! Talks to QEMU and to the agent inside its machine, both in lines of JSON over sockets.
+//! Clients of QEMU (QMP) and of the guest agent, as lines of JSON over Unix sockets.
 //!
-//! In: a node's directory, commands. Out: answers, within a time.
-//! Never: a secret in an argument of a process; scripts go in as data.
+//! Scripts are sent as data, so that no secret appears in the arguments of a process.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -154,7 +153,7 @@ impl GuestAgent {
             let said = text("err-data");
             let last = said.trim().lines().last().unwrap_or("nothing").to_owned();
             return Err(std::io::Error::other(format!(
-                "a script in the machine failed, and said: {last}"
+                "a script in the virtual machine failed: {last}"
             )));
         }
         Err(std::io::ErrorKind::TimedOut.into())
@@ -231,7 +230,7 @@ mod tests {
         serve(dir.path(), AGENT, "", &answers);
         let mut agent = GuestAgent::open(dir.path()).expect("it answers");
         let error = agent.run("false", PATIENCE).expect_err("it failed");
-        assert!(error.to_string().ends_with("said: no user"), "{error}");
+        assert!(error.to_string().ends_with("failed: no user"), "{error}");
     }
 
     #[test]

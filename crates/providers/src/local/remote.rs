@@ -1,8 +1,6 @@
-//! A local host inside a node: its calls are carried there and its answers back.
+//! A local host inside a node, called through a [`RemoteTransport`].
 //!
-//! In: calls of the port. Out: what the host inside says.
-//! Never: an address given out inside; the outermost host gives out all of them, because all
-//! nodes are on its network.
+//! Addresses are always assigned by the outermost host, because all nodes share its network.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,7 +38,7 @@ impl RemoteHost {
     }
 
     async fn ask(&self, request: RemoteRequest) -> Result<RemoteReply, PortError> {
-        let doing = "ask the host inside a node";
+        let doing = "query the host inside a node";
         let call = RemoteCall {
             fence: fence(),
             request,
@@ -56,7 +54,7 @@ impl RemoteHost {
             Ok(reply) => Ok(reply),
             Err(error) => Err(PortError {
                 class: ErrorClass::Unreachable { sent: Sent::Maybe },
-                ..PortError::refused(doing, format!("its answer makes no sense ({error})"), "")
+                ..PortError::refused(doing, format!("its response is invalid ({error})"), "")
             }),
         }
     }
@@ -72,8 +70,8 @@ macro_rules! expect {
         match $reply {
             $kind(value) => Ok(value),
             _ => Err(PortError::bug(
-                "ask the host inside a node",
-                &"it answered another call",
+                "query the host inside a node",
+                &"the response belongs to another call",
             )),
         }
     };

@@ -1,7 +1,6 @@
-//! Machines that have booted once and are kept as they were then, so that others begin there.
+//! Machines that were saved after their first boot, so that new machines start from that state.
 //!
-//! In: a disk image, CPUs, memory. Out: a disk and a state that machines are restored from.
-//! Never: an identity in it: what is saved has no name, no user, no key, no address.
+//! A saved machine has no identity: no name, user, key or address.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -113,7 +112,7 @@ pub(super) fn ensure(
     if place.join(STATE).exists() {
         return Ok(found());
     }
-    say("waiting for its first boot, which is saved for the next ones");
+    say("waiting for its first boot, which is saved for later nodes");
     // Whoever has it boots and saves one.
     let patience = BOOT + BOOT + SAVE;
     let _turn = Lock::take(&images.join(format!(".lock-{name}")), patience).map_err(io)?;
@@ -140,7 +139,7 @@ pub(super) fn ensure(
 pub(super) fn missing(doing: &str) -> PortError {
     PortError::refused(
         doing,
-        "QEMU is not on this machine",
+        "QEMU is not installed",
         "apt-get install --no-install-recommends qemu-system-x86 qemu-utils, or --vm-engine container",
     )
 }
@@ -205,7 +204,7 @@ fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<
             let log = said.split_off(said.len().saturating_sub(8));
             return Err(PortError {
                 log: log.into_iter().map(Into::into).collect(),
-                ..PortError::refused(doing, "QEMU ended at once", "")
+                ..PortError::refused(doing, "QEMU exited immediately", "")
             });
         }
         agent = GuestAgent::open(half).ok();
@@ -222,7 +221,7 @@ fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<
         return Err(PortError::refused(
             doing,
             format!("it did not answer within {} s", BOOT.as_secs()),
-            "is the machine very busy? Apply again tries again",
+            "the machine may be overloaded; run apply again",
         ));
     };
     say("booted, saving");
@@ -244,17 +243,13 @@ fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<
                     .map_err(io);
             }
             Some("failed" | "cancelled") => {
-                let detail = format!("QEMU could not write its state: {state}");
+                let detail = format!("QEMU failed to write its state: {state}");
                 return Err(PortError::refused(doing, detail, "is the disk full?"));
             }
             _ => pause(POLL_INTERVAL).map_err(io)?,
         }
     }
-    Err(PortError::refused(
-        doing,
-        "its state was not written in time",
-        "",
-    ))
+    Err(PortError::refused(doing, "timed out writing its state", ""))
 }
 
 /// Removes what belonged to the machine while it ran.

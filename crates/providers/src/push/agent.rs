@@ -1,7 +1,6 @@
-//! The agent, and how a node gets it: once for each version, and only whole.
+//! The agent binary and its installation on nodes, under a name with its digest.
 //!
-//! In: the program's file. Out: its place on nodes, named after what it adds up to.
-//! Never: a program in its place that does not add up; a driver replaced that lives on the node.
+//! A binary is verified before it is moved into place.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

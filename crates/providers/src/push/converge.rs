@@ -1,7 +1,6 @@
-//! One node on its way to what its spec says: followed, confirmed, and found again.
+//! Follows the job of a node to its end: reconnects after a lost connection and confirms changes.
 //!
-//! In: a way to the node before and after, a spec. Out: events as they happen, and the end.
-//! Never: work begun twice; the node does it by itself, and only its report comes over the line.
+//! A job is started once; the node runs it on its own.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -75,7 +74,7 @@ impl JobProgress {
         } else if self.n_bytes > limits.bytes {
             format!("it printed more than {} MiB", limits.bytes >> 20)
         } else if now.saturating_sub(self.begun) >= limits.longest {
-            format!("it takes more than {} s", limits.longest.as_secs())
+            format!("it took more than {} s", limits.longest.as_secs())
         } else {
             return None;
         };
@@ -132,7 +131,7 @@ impl Pusher {
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
         let waiting = || {
-            let words = "wait: an earlier job still converges this node".into();
+            let words = "wait: an earlier job is still converging this node".into();
             observe(&Event::Step { description: words });
         };
         let once = || self.once(ssh, after, what, observe, stop);

@@ -1,7 +1,4 @@
-//! Why a node did not become what its spec says.
-//!
-//! In: what `ssh` and the agent said. Out: [`PushError`], and the port's error for it.
-//! Never: a spec or a part of it.
+//! Errors of converging a node. They contain no part of a spec.
 
 use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{ErrorClass, NextAction, PortError, Sent};
@@ -12,19 +9,19 @@ use crate::ssh::{Output, SshError};
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
     /// The agent's program is not here.
-    #[error("the program homestak-agent cannot be read: {said}")]
+    #[error("cannot read the program homestak-agent: {said}")]
     NoAgent {
         /// What the system said.
         said: String,
     },
     /// What arrived is not what was sent.
-    #[error("the agent did not arrive whole")]
+    #[error("the agent was corrupted in transit")]
     Corrupted,
     /// The node was not reached, or does not let us in.
     #[error(transparent)]
     Ssh(#[from] SshError),
     /// It lets us in, and not become root.
-    #[error("the node does not let us become root: {said}")]
+    #[error("cannot become root on the node: {said}")]
     NotRoot {
         /// What it said.
         said: ForeignText,
@@ -38,28 +35,28 @@ pub enum PushError {
         message: ForeignText,
     },
     /// The connection was lost, and did not come back.
-    #[error("the connection was lost, and the node was not reached again in {tries} tries")]
+    #[error("the connection was lost and could not be restored in {tries} tries")]
     Lost {
         /// How often it was tried.
         tries: u32,
     },
     /// Nobody wants to know any more.
-    #[error("it is no longer followed; the node goes on by itself")]
+    #[error("the job is no longer followed; the node continues on its own")]
     Abandoned,
     /// It goes on without an end.
-    #[error("the job is not followed any longer: {what}")]
+    #[error("the job is no longer followed: {what}")]
     LimitExceeded {
         /// What there is too much of.
         what: String,
     },
     /// It is connected, and says nothing.
-    #[error("the node is connected, and its agent has not reported for {seconds} s")]
+    #[error("the node is connected, but its agent has not reported for {seconds} s")]
     Silent {
         /// How long.
         seconds: u64,
     },
     /// Nobody expected that.
-    #[error("the agent ended with {status}: {said}")]
+    #[error("the agent exited with {status}: {said}")]
     UnexpectedExit {
         /// Its code.
         status: i32,
@@ -72,7 +69,7 @@ impl PushError {
     /// Judges a command that did not say what it should.
     pub(super) fn from_output(output: &Output) -> Self {
         let text = String::from_utf8_lossy(&output.stderr);
-        let said = text.trim().lines().last().unwrap_or("it said nothing");
+        let said = text.trim().lines().last().unwrap_or("no output");
         let said = ForeignText::line(said);
         if said.starts_with("sudo:") {
             return Self::NotRoot { said };
@@ -88,12 +85,12 @@ impl PushError {
             Self::Ssh(error) => return error.to_port_error(doing),
             Self::NoAgent { .. } => repeat(
                 ErrorClass::Refused,
-                "it lies beside homestak; `cargo build --release --package homestak-agent` makes it",
+                "it is installed next to homestak; `cargo build --release --package homestak-agent` builds it",
             ),
             Self::Corrupted | Self::UnexpectedExit { .. } => repeat(ErrorClass::Broken, ""),
             Self::NotRoot { .. } => repeat(
                 ErrorClass::Refused,
-                "the driver's user needs a rule `NOPASSWD: ALL` of sudo on the node",
+                "the driver's user needs the sudo rule `NOPASSWD: ALL` on the node",
             ),
             Self::Agent { word, .. } => class_of(word),
             Self::Lost { .. } => repeat(ErrorClass::Unreachable { sent: Sent::Maybe }, LEARN),
@@ -111,7 +108,7 @@ impl PushError {
 }
 
 /// What to do about a job whose end is not known.
-const LEARN: &str = "the node goes on by itself; `homestak manifest resume` learns what came of it";
+const LEARN: &str = "the node continues on its own; `homestak manifest resume` fetches the result";
 
 /// What can be done about an error of the agent.
 fn class_of(word: &str) -> (ErrorClass, &'static str, NextAction) {
@@ -119,19 +116,19 @@ fn class_of(word: &str) -> (ErrorClass, &'static str, NextAction) {
         "busy" | "unconfirmed" => return (ErrorClass::Busy, "", NextAction::Repeat),
         "partly_refused" => (
             ErrorClass::Partly,
-            "correct that on the node or in the spec, and apply again",
+            "correct it on the node or in the spec, then apply again",
         ),
         "no_earlier_spec" => (
             ErrorClass::Refused,
-            "put the spec back in the site, and apply again",
+            "restore the spec in the site, then apply again",
         ),
         "reverted" => (
             ErrorClass::Refused,
-            "the node is as it was before; correct the spec, and apply again",
+            "the changes were reverted; correct the spec, then apply again",
         ),
         _ => (
             ErrorClass::Refused,
-            "correct the spec or the node, and apply again; what was done is not done twice",
+            "correct the spec or the node, then apply again; completed steps are not repeated",
         ),
     };
     (class, hint, NextAction::NewPlan)

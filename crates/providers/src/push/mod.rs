@@ -1,7 +1,6 @@
-//! Makes nodes what their specs say: carries the agent and the spec over SSH, and follows the work.
+//! Converges nodes: transfers the agent and the spec over SSH and follows the job.
 //!
-//! In: a way to a node, a spec. Out: what differs, or what came of converging, as it happens.
-//! Never: the spec in an argument or a file of ours; an end that is guessed when a line broke.
+//! The spec is passed on stdin, never in an argument or a file.
 
 mod agent;
 mod converge;

@@ -78,10 +78,10 @@ fn check_memory(guest: &NewGuest, seen: &Inventory) -> Result<(), PveError> {
     let wanted = Bytes::from(guest.memory);
     if let Some(all) = memory.filter(|all| *all < wanted) {
         let (all, wanted) = (format_gib(all), format_gib(wanted));
-        let detail = format!("{host} has {all} of memory, and the guest wants {wanted}");
+        let detail = format!("{host} has {all} of memory, but the guest needs {wanted}");
         return Err(capacity_error(
             detail,
-            "give it less memory, or choose another host",
+            "reduce its memory, or choose another host",
         ));
     }
     Ok(())
@@ -105,10 +105,10 @@ fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result
     if let Some(free) = state.available.filter(|free| *free < wanted) {
         let (free, wanted) = (format_gib(free), format_gib(wanted));
         let detail =
-            format!("{storage} on {host} has {free} free, and the guest's disk has {wanted}");
+            format!("{storage} on {host} has {free} free, but the guest's disk needs {wanted}");
         return Err(capacity_error(
             detail,
-            "make room in the storage, or choose another",
+            "free space in the storage, or choose another",
         ));
     }
     Ok(())
@@ -117,7 +117,7 @@ fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result
 /// Returns the command that makes a storage active again.
 pub(super) fn inactive_fix(host: &str, storage: &str, state: StorageState) -> String {
     if state.enabled {
-        format!("pvesm status   # on {host}: is the file system or the server of {storage} there?")
+        format!("pvesm status   # on {host}: is the file system or server of {storage} available?")
     } else {
         format!("pvesm set {storage} --disable 0")
     }

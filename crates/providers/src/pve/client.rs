@@ -1,7 +1,4 @@
-//! The client: the way there, the clock, the turns, and the few calls all operations are made of.
-//!
-//! In: [`ApiCall`]s. Out: data, tasks that ended, or a [`PveError`].
-//! Never: an operation; those have a file each.
+//! The client: transport, clock, concurrency limits, and the calls that operations are built from.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -195,8 +192,7 @@ impl Pve {
 /// Reads the id of the task that a change was answered with.
 pub(super) fn upid(data: &Value) -> Result<Upid, PveError> {
     let text = data.as_str().unwrap_or_default();
-    Upid::parse(text)
-        .ok_or_else(|| PveError::invalid_response("a change was not answered with a task"))
+    Upid::parse(text).ok_or_else(|| PveError::invalid_response("the change did not return a task"))
 }
 
 /// Returns what a plan names wherever there are storages and bridges, as here.

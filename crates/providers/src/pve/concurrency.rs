@@ -1,7 +1,4 @@
-//! How much at once: one change per guest, and as many per storage as it can take.
-//!
-//! In: a vmid, or a bottleneck's name. Out: a turn, given back when it is dropped.
-//! Never: a turn kept while nothing is done; two changes of one guest.
+//! Limits concurrent changes: one per guest, and an adaptive number per storage.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,7 +56,7 @@ impl ConcurrencyLimiter {
 
     /// Waits for a turn on a storage of a host.
     pub(super) async fn storage(&self, host: &str, storage: &str) -> Permit {
-        let waited = || format!("a turn on storage {storage} of {host}");
+        let waited = || format!("other changes on storage {storage} of {host}");
         self.bottleneck(&format!("storage {host} {storage}"), waited)
             .await
     }
@@ -67,7 +64,7 @@ impl ConcurrencyLimiter {
     /// Waits for a turn to grow a disk. It takes the storage for a moment only, and must not wait
     /// behind copies.
     pub(super) async fn disk_growth(&self, host: &str, storage: &str) -> Permit {
-        let waited = || format!("a turn to grow a disk on storage {storage} of {host}");
+        let waited = || format!("other disk resizes on storage {storage} of {host}");
         self.bottleneck(&format!("growth {host} {storage}"), waited)
             .await
     }

@@ -1,7 +1,5 @@
-//! A guest's configuration as the API answers it.
-//!
-//! In: the JSON object. Out: the few facts the client acts on, as plain values.
-//! Never: changes; and no field is required, for a guest being made has hardly any.
+//! The configuration of a guest as returned by the API. Every field is optional: a guest that is being
+//! created has few of them.
 
 use std::collections::BTreeSet;
 

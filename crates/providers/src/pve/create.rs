@@ -1,7 +1,7 @@
-//! Making a guest: look, choose an id, ask for it, find out what came of it, finish it.
+//! Creates a guest: check for an existing one, choose an id, send the request, determine the result,
+//! complete it.
 //!
-//! In: [`NewGuest`]. Out: where it is, stopped and complete.
-//! Never: a second guest of one UUID, whatever is lost, repeated or killed on the way.
+//! Never creates a second guest with the same UUID, even if requests are lost, repeated or interrupted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Pve {
             .limiter
             .exclusive(
                 &format!("create {}", guest.uuid),
-                "another call that makes the guest",
+                "another call that creates the guest",
             )
             .await;
         // Listed before the search: whatever a rival makes in between is not taken for someone
@@ -72,7 +72,7 @@ impl Pve {
                 None => taken.insert(vmid),
             };
         }
-        let detail = format!("{IDS} ids were taken by others in a row");
+        let detail = format!("{IDS} ids in a row were already in use");
         Err(PveError::new(
             ErrorClass::Busy,
             Reason::AlreadyExists,
@@ -87,11 +87,11 @@ impl Pve {
             let name = name_of(guest.kind, vmid, &guest.host);
             let detail = format!("the id of {name} belongs to another guest");
             let error = PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail);
-            return Ok(error.with_hint("choose another vmid, or leave it open"));
+            return Ok(error.with_hint("choose another vmid, or omit it"));
         };
         let tags = quirks::render_tags(&metadata(guest).tags(vmid));
         Ok(disowned_error(&located, &guest.uuid).with_hint(format!(
-            "to keep it, set its tags to {tags}; to give it up, choose another vmid or remove it"
+            "to manage it again, set its tags to {tags}; otherwise choose another vmid or delete it"
         )))
     }
 
@@ -116,10 +116,10 @@ impl Pve {
         Ok(match self.search(&guest.uuid).await? {
             SearchResult::Ours(other) if vmid != other.vmid.into() => {
                 let name = name_of(other.kind, other.vmid, &other.node);
-                let detail = format!("{name} carries the identity already; it is not changed");
+                let detail = format!("{name} already has this identity; it was not changed");
                 return Err(
                     PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail)
-                        .with_hint("if someone copied it, remove its tags `homestak*`"),
+                        .with_hint("if it is a copy, remove its tags `homestak*`"),
                 );
             }
             SearchResult::NotFound => found,
@@ -131,7 +131,7 @@ impl Pve {
         let range = self.vmid_range().await?;
         super::vmid::choose(&guest.uuid, range, taken).ok_or_else(|| {
             let (start, end) = (range.start(), range.end());
-            let detail = format!("every id from {start} to {end} is taken");
+            let detail = format!("every id from {start} to {end} is in use");
             PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail)
         })
     }
@@ -158,9 +158,9 @@ impl Pve {
                 (CreateOutcome::Absent, Err(_)) => {}
                 (CreateOutcome::Absent, Ok(())) => {
                     let name = name_of(guest.kind, vmid, &guest.host);
-                    let detail = format!("{name} was made and is not there");
+                    let detail = format!("{name} was created but does not exist");
                     return Err(PveError::new(ErrorClass::Missing, Reason::NoConfig, detail)
-                        .with_hint("someone else removed it; repeat"));
+                        .with_hint("it was deleted by someone else; try again"));
                 }
             }
             self.clock.sleep(pause).await;
@@ -189,7 +189,7 @@ impl Pve {
 /// Reads an id that a guest is to have.
 fn numeric_id(id: GuestId) -> Result<u32, PveError> {
     id.number().ok_or_else(|| {
-        let detail = format!("`{id}` is not a number, and guests of Proxmox VE have numbers");
+        let detail = format!("`{id}` is not a number; guests of Proxmox VE have numeric ids");
         PveError::new(ErrorClass::Refused, Reason::Other, detail)
     })
 }
@@ -199,8 +199,8 @@ fn create_call(guest: &NewGuest, vmid: u32) -> Result<ApiCall, PveError> {
     match (guest.kind, &guest.source) {
         (GuestKind::Vm, DiskSource::Image(image)) => vm_call(guest, vmid, image),
         (GuestKind::Ct, DiskSource::Template(template)) => ct_call(guest, vmid, template),
-        (GuestKind::Vm, _) => Err(PveError::bug("a VM is made from an image")),
-        (GuestKind::Ct, _) => Err(PveError::bug("a container is made from a template")),
+        (GuestKind::Vm, _) => Err(PveError::bug("a VM is created from an image")),
+        (GuestKind::Ct, _) => Err(PveError::bug("a container is created from a template")),
     }
 }
 
@@ -274,10 +274,7 @@ pub(super) fn check_site(located: Located, guest: &NewGuest) -> Result<Located, 
         return Ok(located);
     }
     let name = name_of(located.kind, located.vmid, &located.node);
-    let detail = format!(
-        "{name} carries the identity, and not the site {}",
-        guest.site
-    );
+    let detail = format!("{name} has this identity but not the site {}", guest.site);
     let tags = quirks::render_tags(&metadata(guest).tags(located.vmid));
     let error = PveError::new(ErrorClass::Refused, Reason::Other, detail);
     Err(error.with_hint(format!("if it is the original, set its tags to {tags}")))

@@ -50,7 +50,7 @@ impl Pve {
                 }
                 Ok(()) => {
                     let name = name_of(located.kind, located.vmid, &located.node);
-                    let detail = format!("{name} is still there after its removal");
+                    let detail = format!("{name} still exists after it was deleted");
                     return Err(PveError::new(ErrorClass::Broken, Reason::Other, detail));
                 }
                 Err(error) => return Err(error),
@@ -115,9 +115,9 @@ impl Pve {
         };
         if located.node != guest.host {
             let name = name_of(located.kind, located.vmid, &located.node);
-            let detail = format!("{name} was on {} when its removal was planned", guest.host);
+            let detail = format!("{name} was on {} when its deletion was planned", guest.host);
             return Err(PveError::new(ErrorClass::Refused, Reason::Other, detail)
-                .with_hint("make a new plan"));
+                .with_hint("create a new plan"));
         }
         let Some(located) = self.wait_for_unlock(located).await? else {
             return Ok(None);
@@ -132,10 +132,10 @@ impl Pve {
         }
         if located.config.flag("protection") {
             let name = name_of(located.kind, located.vmid, &located.node);
-            let detail = format!("{name} is protected from removal");
+            let detail = format!("{name} is protected from deletion");
             return Err(
                 PveError::new(ErrorClass::Refused, Reason::Protected, detail)
-                    .with_hint("switch its protection off first, if it may really go"),
+                    .with_hint("remove its protection first (`--protection 0`) if it is to be deleted"),
             );
         }
         Ok(Some(located))
@@ -149,7 +149,7 @@ impl Pve {
             PowerState::Running => return self.switch_off(located).await,
             PowerState::Unknown => {
                 let name = name_of(located.kind, located.vmid, &located.node);
-                let detail = format!("whether {name} runs is unknown");
+                let detail = format!("the power state of {name} is unknown");
                 return Err(PveError::new(ErrorClass::Broken, Reason::Other, detail));
             }
         }
@@ -241,9 +241,9 @@ impl Pve {
     async fn eject(&self, located: &Located, slot: &str) -> Result<(), PveError> {
         if slot != SEED_SLOT {
             let name = name_of(located.kind, located.vmid, &located.node);
-            let detail = format!("the seed of {name} was moved to {slot} by someone");
+            let detail = format!("the first-boot CD of {name} was moved to {slot}");
             return Err(PveError::new(ErrorClass::Refused, Reason::Other, detail)
-                .with_hint(format!("eject {slot} by hand")));
+                .with_hint(format!("eject {slot} manually")));
         }
         let call = change_of(located)?.param(SEED_SLOT, "none,media=cdrom");
         self.run(&call).await.map(|_| ())

@@ -1,7 +1,6 @@
-//! The hosts' own addresses, so that a guest's host is asked directly.
+//! Discovers the addresses of cluster hosts, so that the host of a guest is called directly.
 //!
-//! In: what the entry says about its cluster. Out: an address and a trust per host.
-//! Never: a host trusted that the entry did not vouch for.
+//! Only hosts whose certificate the entry host vouches for are used.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,7 +27,7 @@ impl Pve {
             Err(error) if error.reason == Reason::Permission => Ok(BTreeMap::new()),
             result => {
                 let url = &self.settings.endpoint.url;
-                result.map_err(|error| error.into_port_error(format!("ask {url} for its hosts")))
+                result.map_err(|error| error.into_port_error(format!("query the hosts of {url}")))
             }
         }
     }

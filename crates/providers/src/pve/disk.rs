@@ -1,7 +1,4 @@
-//! Growing a disk: to a size, never by one.
-//!
-//! In: where the guest is and a size. Out: the first disk is at least as large.
-//! Never: a relative size, which would grow twice when repeated; shrinking.
+//! Resizes disks to an absolute size, so that a repeated call has no further effect. Never shrinks.
 
 use homestak_engine::ports::{Bytes, ErrorClass, Gib, GuestKind, GuestUuid};
 
@@ -24,7 +21,7 @@ impl Pve {
         if has_no_size(located) {
             let name = name_of(located.kind, located.vmid, &located.node);
             self.notifier.warning(format!(
-                "the disk of {name} has no size of its own, so it was not grown to {size}"
+                "the disk of {name} has no size limit and was not resized to {size}"
             ));
             return Ok(());
         }
@@ -87,9 +84,9 @@ impl Pve {
         };
         let name = name_of(located.kind, located.vmid, &located.node);
         let detail =
-            format!("the volume of {name} was grown and the file system in it was not: {line}");
+            format!("the volume of {name} was resized, but its file system was not: {line}");
         let hint = format!(
-            "grow it as root on {}: stop the container, then `e2fsck -f` and `resize2fs` of its volume",
+            "resize it as root on {}: stop the container, then run `e2fsck -f` and `resize2fs` on its volume",
             located.node
         );
         Err(PveError::new(ErrorClass::Refused, Reason::Other, detail)

@@ -1,7 +1,6 @@
-//! What went wrong, and what that means: Proxmox VE says most of it in prose.
+//! Classifies errors of the API and of tasks, which Proxmox VE reports as free text.
 //!
-//! In: a status, a reason phrase, a body, or a task's last words. Out: [`PveError`] with its class.
-//! Never: a secret; a guess that something may be repeated: what is not in the table is refused.
+//! Messages that are not in the table are classified as refused, so that nothing is repeated by mistake.
 
 use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{ErrorClass, NextAction, PortError, Sent};
@@ -102,13 +101,13 @@ const MAYBE: ErrorClass = ErrorClass::Unreachable { sent: Sent::Maybe };
 const TABLE: &[MessageRule] = &[
     MessageRule(&["can't lock file", "got timeout"], Reason::Locked, ErrorClass::Busy, ""),
     MessageRule(&["got lock request timeout"], Reason::Locked, ErrorClass::Busy, ""),
-    MessageRule(&["-locked command timed out"], Reason::Locked, ErrorClass::Busy, "the storage is slow: fewer copies at once, or linked clones"),
+    MessageRule(&["-locked command timed out"], Reason::Locked, ErrorClass::Busy, "the storage is slow: run fewer copies at once, or use linked clones"),
     MessageRule(&["trying to acquire lock"], Reason::Locked, ErrorClass::Busy, ""),
     MessageRule(&["is locked ("], Reason::Locked, ErrorClass::Busy, ""),
-    MessageRule(&["no quorum"], Reason::NoQuorum, ErrorClass::Busy, "bring back enough hosts of the cluster; `pvecm status` shows which vote"),
+    MessageRule(&["no quorum"], Reason::NoQuorum, ErrorClass::Busy, "restore the quorum of the cluster; `pvecm status` shows which hosts vote"),
     MessageRule(&["file change by other user"], Reason::DigestMismatch, ErrorClass::Busy, ""),
     MessageRule(&["detected modified configuration"], Reason::DigestMismatch, ErrorClass::Busy, ""),
-    MessageRule(&["checksum mismatch: got"], Reason::ChecksumMismatch, ErrorClass::Refused, "the file is not what its checksum says: fetch it again, or correct the checksum"),
+    MessageRule(&["checksum mismatch: got"], Reason::ChecksumMismatch, ErrorClass::Refused, "the file does not match its checksum: download it again, or correct the checksum"),
     MessageRule(&["refusing to override existing file"], Reason::FileExists, ErrorClass::Refused, ""),
     MessageRule(&["config file already exists"], Reason::AlreadyExists, ErrorClass::Refused, ""),
     MessageRule(&["already exists on node"], Reason::AlreadyExists, ErrorClass::Refused, ""),
@@ -118,7 +117,7 @@ const TABLE: &[MessageRule] = &[
     MessageRule(&["is running - destroy failed"], Reason::StillRunning, ErrorClass::Busy, ""),
     MessageRule(&["container is running"], Reason::StillRunning, ErrorClass::Busy, ""),
     MessageRule(&["not running"], Reason::NotRunning, ErrorClass::Refused, ""),
-    MessageRule(&["protection mode enabled"], Reason::Protected, ErrorClass::Refused, "switch the guest's protection off first, if it may really go"),
+    MessageRule(&["protection mode enabled"], Reason::Protected, ErrorClass::Refused, "remove the guest's protection first (`--protection 0`) if it is to be deleted"),
     MessageRule(&["onfiguration file", "does not exist"], Reason::NoConfig, ErrorClass::Missing, ""),
     MessageRule(&["unable to find configuration file for"], Reason::NoConfig, ErrorClass::Missing, ""),
     MessageRule(&["volume '", "does not exist"], Reason::NoVolume, ErrorClass::Missing, ""),
@@ -132,11 +131,11 @@ const TABLE: &[MessageRule] = &[
     MessageRule(&["quit/powerdown failed"], Reason::ShutdownTimeout, ErrorClass::Busy, ""),
     MessageRule(&["interrupted by signal"], Reason::Interrupted, ErrorClass::Busy, "someone stopped the task"),
     // It died with its daemon; what it had done by then only the guest or file itself tells.
-    MessageRule(&["unexpected status"], Reason::TaskDied, MAYBE, "the task died with its daemon, so its outcome is unknown: look at what it was for, then repeat"),
+    MessageRule(&["unexpected status"], Reason::TaskDied, MAYBE, "the task ended without a status, so its result is unknown: check its target, then try again"),
     MessageRule(&["received interrupt"], Reason::Interrupted, ErrorClass::Busy, "someone stopped the task"),
-    MessageRule(&["No space left on device"], Reason::Full, ErrorClass::Refused, "make room in the storage, or choose another"),
-    MessageRule(&["not enough space"], Reason::Full, ErrorClass::Refused, "make room in the storage, or choose another"),
-    MessageRule(&["nly root"], Reason::OnlyRoot, ErrorClass::Refused, "no API token may do this, not even root's"),
+    MessageRule(&["No space left on device"], Reason::Full, ErrorClass::Refused, "free space in the storage, or choose another"),
+    MessageRule(&["not enough space"], Reason::Full, ErrorClass::Refused, "free space in the storage, or choose another"),
+    MessageRule(&["nly root"], Reason::OnlyRoot, ErrorClass::Refused, "API tokens may not do this, not even those of root"),
     MessageRule(&["invalid PVE ticket"], Reason::Unauthenticated, ErrorClass::Refused, ""),
     MessageRule(&["got timeout"], Reason::Locked, ErrorClass::Busy, ""),
 ];
@@ -184,7 +183,7 @@ impl PveError {
             return self;
         }
         self.with_hint(format!(
-            "grant {privileges} to the token and to its user; a token never has more than its user"
+            "grant {privileges} to the token and to its user; a token has at most the privileges of its user"
         ))
     }
 
@@ -255,7 +254,7 @@ pub fn classify(status: u16, phrase: &str, body: &[u8]) -> PveError {
         408 | 502 | 504 | 595..=599 => PveError::new(
             MAYBE,
             Reason::Connection,
-            format!("{status} {}", or(text, "the host behind did not answer")),
+            format!("{status} {}", or(text, "the host did not answer")),
         ),
         429 | 503 => PveError::new(ErrorClass::Busy, Reason::Other, or(text, "overloaded")),
         501 => PveError::new(
@@ -263,7 +262,7 @@ pub fn classify(status: u16, phrase: &str, body: &[u8]) -> PveError {
             Reason::NotImplemented,
             or(text, "not implemented"),
         )
-        .with_hint("this needs a newer version of Proxmox VE"),
+        .with_hint("a newer version of Proxmox VE is required"),
         500 if text.is_empty() => PveError::invalid_response("status 500 without a reason"),
         500 => classify_text(text),
         _ => {
@@ -349,7 +348,7 @@ fn forbidden(text: &str) -> PveError {
             )
         }
         None => "grant the role to the token and to its user; \
-                 a token never has more than its user"
+                 a token has at most the privileges of its user"
             .to_owned(),
     };
     PveError::new(ErrorClass::Refused, Reason::Permission, text).with_hint(hint)

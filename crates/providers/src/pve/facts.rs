@@ -1,7 +1,4 @@
-//! Facts for the checks before a run, fetched from a place.
-//!
-//! In: what is wanted. Out: [`Facts`]; what could not be fetched says why.
-//! Never: judgements; those are in `preflight`, over facts alone.
+//! Fetches the facts for preflight checks. A fact that could not be fetched carries its error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -64,7 +61,7 @@ pub struct Facts {
     pub storages: Fetched<Vec<ObservedStorage>>,
     /// What the wanted storages report of themselves, by host and storage.
     pub storage_states: BTreeMap<(String, String), Fetched<StorageState>>,
-    /// Whether the cluster can decide.
+    /// Whether the cluster has quorum.
     pub quorum: Fetched<bool>,
     /// Files by host, storage and kind of content.
     pub files: BTreeMap<(String, String, String), Fetched<BTreeSet<String>>>,

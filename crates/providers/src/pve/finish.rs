@@ -31,7 +31,7 @@ impl Pve {
         let located = located
             .filter(|located| located.ownership(&guest.uuid) == Ownership::Ours)
             .ok_or_else(|| {
-                let detail = format!("{name} went away while it was being finished");
+                let detail = format!("{name} was deleted while it was being completed");
                 PveError::new(ErrorClass::Missing, Reason::NoConfig, detail)
             })?;
         let located = check_site(located, guest)?;
@@ -62,7 +62,7 @@ impl Pve {
                 PveError::new(
                     ErrorClass::Missing,
                     Reason::NoConfig,
-                    format!("{name} is not there any more"),
+                    format!("{name} no longer exists"),
                 )
             })
     }
@@ -88,7 +88,7 @@ impl Pve {
 /// Returns the state a change is meant for.
 pub(super) fn digest_of(located: &Located) -> Result<String, PveError> {
     let digest = located.config.digest();
-    digest.ok_or_else(|| PveError::invalid_response("a configuration has no digest"))
+    digest.ok_or_else(|| PveError::invalid_response("the configuration has no digest"))
 }
 
 /// Starts a change of a configuration as it was read.

@@ -1,7 +1,6 @@
-//! The wire: HTTPS with reused connections, limits and deadlines; every failure gets its class.
+//! HTTPS transport with connection reuse, limits and timeouts; every failure is classified.
 //!
-//! In: [`ApiCall`]. Out: the answer's data, or a [`PveError`].
-//! Never: an unverified connection; a secret in an error; a change sent twice.
+//! Never uses an unverified connection, never puts a secret into an error, never sends a change twice.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -78,7 +77,7 @@ impl HostConnection {
             .ok()
             .filter(|url| url.scheme() == "https" && url.has_host())
             .ok_or_else(|| {
-                let detail = format!("`{}` is not an https address", endpoint.url);
+                let detail = format!("`{}` is not an https URL", endpoint.url);
                 PveError::new(ErrorClass::Refused, Reason::Other, detail)
                     .with_hint("write it as https://host:8006")
             })?;
@@ -120,16 +119,19 @@ impl HostConnection {
         }
         match (error.reason, credential) {
             (Reason::Certificate, _) => {
-                let detail = format!("the host's certificate changed meanwhile: {}", error.detail);
+                let detail = format!(
+                    "the host's certificate changed during the run: {}",
+                    error.detail
+                );
                 error.detail = detail.into();
             }
             (Reason::Unauthenticated, Credential::Token(_)) => {
                 let detail = format!(
-                    "the host refuses the token that it accepted before: {}",
+                    "the host rejects the token that it accepted before: {}",
                     error.detail
                 );
                 error.detail = detail.into();
-                error.hint = "was the token removed, or did it expire? `pveum user token list USER` on the host shows it".to_owned();
+                error.hint = "check whether the token was removed or has expired: `pveum user token list USER` on the host".to_owned();
             }
             _ => {}
         }
@@ -258,7 +260,7 @@ impl Transport {
         tokio::select! {
             answer = receive(request) => connection.note_change(answer, &self.credential),
             () = progress.wait_for_stall(&self.clock, self.limits.upload_stall) => {
-                Err(lost(format!("the upload stood still for {:?}", self.limits.upload_stall)))
+                Err(lost(format!("the upload made no progress for {:?}", self.limits.upload_stall)))
             }
         }
     }
@@ -354,7 +356,7 @@ fn secret(text: &str) -> Result<HeaderValue, PveError> {
         PveError::new(
             ErrorClass::Refused,
             Reason::Other,
-            "the credential has odd characters",
+            "the credential contains invalid characters",
         )
     })?;
     value.set_sensitive(true);
@@ -377,7 +379,7 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<ApiResponse, PveErr
     {
         if body.len() + chunk.len() > MAX_RESPONSE {
             return Err(PveError::invalid_response(
-                "the answer is larger than 64 MiB",
+                "the response is larger than 64 MiB",
             ));
         }
         body.extend_from_slice(&chunk);
@@ -390,15 +392,16 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<ApiResponse, PveErr
 
 /// Reads a successful answer.
 pub fn parse_response(body: &[u8]) -> Result<ApiResponse, PveError> {
-    let json: Value = serde_json::from_slice(body)
-        .map_err(|_| PveError::invalid_response("the answer is not JSON; is this a Proxmox VE?"))?;
+    let json: Value = serde_json::from_slice(body).map_err(|_| {
+        PveError::invalid_response("the response is not JSON; is this a Proxmox VE host?")
+    })?;
     let Value::Object(mut object) = json else {
-        return Err(PveError::invalid_response("the answer is not an object"));
+        return Err(PveError::invalid_response("the response is not an object"));
     };
     let total = object.get("total").and_then(super::quirks::parse_u64);
     match object.remove("data") {
         Some(data) => Ok(ApiResponse { data, total }),
-        None => Err(PveError::invalid_response("the answer has no data")),
+        None => Err(PveError::invalid_response("the response has no data")),
     }
 }
 
@@ -413,7 +416,7 @@ fn undelivered(error: &reqwest::Error) -> PveError {
     if trust::is_untrusted(error) {
         return PveError::new(ErrorClass::Refused, Reason::Certificate, text).with_hint(
             "compare with `pvenode cert info` on the host; record the new fingerprint only \
-             when it was changed on purpose",
+             if the certificate was changed on purpose",
         );
     }
     if error.is_builder() {
@@ -439,7 +442,7 @@ fn chain(error: &reqwest::Error) -> String {
     }
     if parts.is_empty() {
         let text = if error.is_timeout() {
-            "no answer in time"
+            "timed out"
         } else {
             "the request failed"
         };

@@ -1,7 +1,6 @@
-//! Files in storages: images, container templates, seeds.
+//! Files in storages: images, container templates, first-boot data.
 //!
-//! In: a file's name, where it must be and where it comes from. Out: it is there, and adds up.
-//! Never: a file taken for complete while a task still writes it; an image in memory.
+//! A file is never considered complete while a task may still be writing it.
 
 use std::time::Duration;
 
@@ -113,7 +112,7 @@ impl Pve {
         let key = format!("file {} {} {}", place.node, place.storage, image.file);
         let _permit = self
             .limiter
-            .exclusive(&key, "another call that brings the file")
+            .exclusive(&key, "another transfer of the file")
             .await;
         if self.has_file_named(&place, &image.file).await? {
             return self.wait_for_writer(&place, &image.file).await;
@@ -141,7 +140,7 @@ impl Pve {
                 let detail = format!(
                     "`{file}` is not in the storage `{storage}`, and its document under `images/` has no `source`"
                 );
-                let hint = "upload it to the storage under that name, or write where it is downloaded from";
+                let hint = "upload it to the storage under this name, or set `source`";
                 Err(
                     PveError::new(ErrorClass::Refused, Reason::BadParameter, detail)
                         .with_hint(hint),
@@ -251,7 +250,7 @@ impl Pve {
             if !said {
                 let volume = place.volume(file);
                 self.notifier
-                    .waiting(format!("`{volume}`, which a task still writes"));
+                    .waiting(format!("`{volume}`, which is still being written"));
                 said = true;
             }
             self.clock.sleep(PAUSE).await;
@@ -274,13 +273,13 @@ impl Pve {
                 return Ok(());
             }
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
-                let detail = format!("`{}` is still being fetched", place.volume(file));
+                let detail = format!("`{}` is still being downloaded", place.volume(file));
                 return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail));
             }
             if !said {
                 let volume = place.volume(file);
                 self.notifier
-                    .waiting(format!("`{volume}`, which a task still fetches"));
+                    .waiting(format!("`{volume}`, which is still being downloaded"));
                 said = true;
             }
             self.clock.sleep(PAUSE).await;
@@ -298,7 +297,7 @@ impl Pve {
                 return Ok(());
             }
             if elapsed(started, self.clock.now()) > LISTED {
-                let detail = format!("`{}` was sent and is not listed", place.volume(file));
+                let detail = format!("`{}` was transferred but is not listed", place.volume(file));
                 return Err(PveError::new(ErrorClass::Missing, Reason::NoVolume, detail)
                     .with_hint("the token may lack Datastore.Audit on the storage"));
             }
@@ -356,7 +355,7 @@ fn content_of(image: &ImageRequest) -> Result<StorageContent<'_>, PveError> {
 fn check_name(image: &ImageRequest) -> Result<(), PveError> {
     let file = image.file.as_str();
     let refuse = |hint: &str| {
-        let detail = format!("`{file}` cannot be a file's name in a storage");
+        let detail = format!("`{file}` is not a valid file name for a storage");
         Err(PveError::new(ErrorClass::Refused, Reason::BadParameter, detail).with_hint(hint))
     };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
@@ -371,7 +370,7 @@ fn check_name(image: &ImageRequest) -> Result<(), PveError> {
         Ok(())
     } else {
         refuse(&format!(
-            "name it so that it ends with one of {}",
+            "use a name with one of these suffixes: {}",
             endings.join(" ")
         ))
     }

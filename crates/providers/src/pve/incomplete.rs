@@ -1,9 +1,8 @@
-//! Half-made guests: no task that makes them is seen, as after a crash of their host.
+//! Incomplete guests: locked with `create` or `clone`, but no task that creates them is running, as
+//! after a crash of the host.
 //!
-//! In: a guest that a `create` or `clone` lock holds. Out: whether something still makes it, or a
-//! fault with what a person does about it.
-//! Never: the lock broken (only root's own login could); a guest removed that does not say whose
-//! it is: the file a clone starts with says nothing.
+//! Never breaks the lock (only root can), and never deletes a guest whose owner is unknown: the initial
+//! configuration of a clone does not identify it.
 
 use std::time::Duration;
 
@@ -105,15 +104,15 @@ pub(super) fn incomplete_error(located: &Located, sees_all_tasks: bool) -> PveEr
         GuestKind::Ct => "pct",
     };
     let (class, makers) = match sees_all_tasks {
-        true => (ErrorClass::Refused, "no task makes it any more"),
-        false => (ErrorClass::Busy, "no task that this token sees makes it"),
+        true => (ErrorClass::Refused, "no running task is creating it"),
+        false => (ErrorClass::Busy, "no task visible to this token is creating it"),
     };
-    let detail = format!("{name} is half-made: held by `{lock}`, and {makers}");
+    let detail = format!("{name} is incomplete: locked (`{lock}`), and {makers}");
     PveError::new(class, Reason::Incomplete, detail).with_hint(format!(
-        "no API token may take that lock away; as root on {node}, once `pvesh get \
-         /nodes/{node}/tasks --source active` (on each host of a cluster) lists no task that makes \
-         it: `{tool} unlock {vmid}`, then `{tool} destroy {vmid} --destroy-unreferenced-disks 1`; \
-         then repeat"
+        "no API token may remove this lock; as root on {node}, once `pvesh get \
+         /nodes/{node}/tasks --source active` (on each host of a cluster) lists no task that creates \
+         it, run `{tool} unlock {vmid}` and `{tool} destroy {vmid} --destroy-unreferenced-disks 1`; \
+         then try again"
     ))
 }
 

@@ -1,7 +1,7 @@
-//! Finding a guest by its UUID, wherever it went, and proving that it is the one.
+//! Finds a guest by UUID anywhere in the cluster and verifies its identity.
 //!
-//! In: a UUID and where it was last seen. Out: [`SearchResult`], with the configuration that proves it.
-//! Never: a guest taken for ours by its name or vmid; "gone" when it could not be seen.
+//! Never identifies a guest by name or vmid alone, and never reports it as missing if it could not be
+//! checked.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -85,7 +85,9 @@ impl Pve {
             .at("vmid", vmid);
         match self.ask(&call).await {
             Ok(data) if data.is_object() => Ok(Some(GuestConfig::new(data))),
-            Ok(_) => Err(PveError::invalid_response("a configuration is no object")),
+            Ok(_) => Err(PveError::invalid_response(
+                "the configuration is not an object",
+            )),
             Err(error) if matches!(error.reason, Reason::NoConfig | Reason::NoHost) => Ok(None),
             Err(error) => Err(error),
         }
@@ -225,7 +227,7 @@ impl Pve {
         Err(PveError::new(
             ErrorClass::Busy,
             Reason::Locked,
-            "others keep changing the guest",
+            "the guest keeps being changed by others",
         ))
     }
 
@@ -345,7 +347,7 @@ pub(super) fn duplicates_error(guests: &[Located]) -> PveError {
         .map(|located| name_of(located.kind, located.vmid, &located.node))
         .collect();
     let detail = format!(
-        "{} carry the same identity; none is touched",
+        "{} have the same identity; none was changed",
         names.join(", ")
     );
     PveError::new(ErrorClass::Refused, Reason::Other, detail)
@@ -356,7 +358,7 @@ pub(super) fn duplicates_error(guests: &[Located]) -> PveError {
 pub(super) fn disowned_error(located: &Located, uuid: &GuestUuid) -> PveError {
     let name = name_of(located.kind, located.vmid, &located.node);
     let detail = format!(
-        "{name} carries the identity {uuid} in its notes or SMBIOS, but its tags were removed; it is not changed"
+        "{name} has the identity {uuid} in its notes or SMBIOS, but its tags were removed; it was not changed"
     );
     PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail)
 }
@@ -396,9 +398,9 @@ pub(super) fn conflict_error(located: &Located, uuid: &GuestUuid) -> PveError {
     let error = PveError::new(
         ErrorClass::Refused,
         Reason::Other,
-        format!("{name} {why}; it is not changed"),
+        format!("{name} {why}; it was not changed"),
     );
-    let copy = "if someone copied it, remove its tags `homestak*`";
+    let copy = "if it is a copy, remove its tags `homestak*`";
     error.with_hint(match line {
         Some(line) => format!("{copy}; if it is the original, {line}"),
         None => copy.to_owned(),

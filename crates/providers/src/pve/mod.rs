@@ -1,7 +1,7 @@
-//! Proxmox VE, over its REST API and nothing else: no SSH to the host, no insecure TLS.
+//! Proxmox VE provider, over its REST API only: no SSH to the host, no unverified TLS.
 //!
-//! In: calls of the port, [`PveSettings`]. Out: [`Pve`], which implements the port.
-//! Never: a guest touched that is not ours; a lock broken; a change repeated without looking.
+//! Never changes a guest that homestak did not create, never breaks a lock, and never repeats a change
+//! without checking the state first.
 
 mod address;
 mod boot;

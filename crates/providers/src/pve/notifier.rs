@@ -1,7 +1,6 @@
-//! What the client says while it works, with the guest it is about.
+//! Reports waits and warnings of the client to the listener, together with the guest they concern.
 //!
-//! In: remarks from anywhere below a call of the port. Out: the listener hears them.
-//! Never: a change of what is done; a secret: an address may hold one, so it stays out.
+//! URLs may contain secrets and are never reported.
 
 use std::sync::Arc;
 

@@ -1,7 +1,4 @@
-//! Everything at once: one request, whatever the number of guests and hosts.
-//!
-//! In: the cluster's list of resources. Out: [`Inventory`].
-//! Never: one request per guest; a guess: what the list does not say is unknown.
+//! Lists all guests, hosts and storages with one request. Values that are not listed are unknown.
 
 use homestak_engine::ports::{
     Bytes, GuestKind, Inventory, ObservedGuest, ObservedHost, ObservedStorage, PowerState,
@@ -34,7 +31,7 @@ impl Pve {
 pub fn observed(data: &Value) -> Result<Inventory, PveError> {
     let rows = data
         .as_array()
-        .ok_or_else(|| PveError::invalid_response("the list of resources is no list"))?;
+        .ok_or_else(|| PveError::invalid_response("the list of resources is not a list"))?;
     let mut observed = Inventory::default();
     for row in rows {
         match text_of(row, "type").as_str() {

@@ -1,7 +1,6 @@
-//! Finding out what became of a create call: the answer was lost, or the id was taken.
+//! Determines the result of a create call whose response was lost, or whose id was in use.
 //!
-//! In: the guest, the id, the host. Out: [`CreateOutcome`], once it is certain.
-//! Never: a second guest; the same id is used until it is known to belong to someone else.
+//! The same id is used until it is known to belong to another guest, so that no second guest is created.
 
 use std::time::Duration;
 
@@ -73,15 +72,15 @@ impl Pve {
             }
             if passed > limits.settle {
                 let name = name_of(guest.kind, vmid, &guest.host);
-                let detail = format!("{name} is being made since {} s", passed.as_secs());
+                let detail = format!("{name} has been in creation for {} s", passed.as_secs());
                 return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail)
-                    .with_hint("repeat later: what is there by then is completed, not doubled"));
+                    .with_hint("try again later: an existing guest is completed, not created twice"));
             }
             if !said {
                 let name = name_of(guest.kind, vmid, &guest.host);
                 self.notifier.waiting(match lost {
-                    Some(_) => format!("what became of the request for {name}"),
-                    None => format!("{name}, which is being made"),
+                    Some(_) => format!("the result of the create request for {name}"),
+                    None => format!("{name}, which is being created"),
                 });
                 said = true;
             }

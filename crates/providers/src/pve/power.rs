@@ -1,7 +1,4 @@
-//! Starting and stopping, so that the state is right in the end, whoever else did what.
-//!
-//! In: a guest and the state it shall have. Out: it has it.
-//! Never: success on a task's word alone; the state is read again.
+//! Starts and stops guests. Success is reported only after the power state was read back.
 
 use std::time::Duration;
 
@@ -124,7 +121,7 @@ impl Pve {
             }
             if elapsed(started, self.clock.now()) > LAG {
                 let name = name_of(located.kind, located.vmid, &located.node);
-                let detail = format!("{name} is {power:?} although its task ended well");
+                let detail = format!("{name} is {power:?} although its task succeeded");
                 let class = ErrorClass::Unreachable { sent: Sent::Maybe };
                 return Err(PveError::new(class, Reason::Other, detail));
             }

@@ -1,7 +1,6 @@
-//! Checks before anything is made: each failure comes with the command that mends it.
+//! Preflight checks of a Proxmox VE host; each failure names the command that fixes it.
 //!
-//! In: [`Facts`] and [`Requirements`]. Out: [`Finding`]s, one per check.
-//! Never: the network, the clock; unknown counted as good.
+//! Evaluates [`Facts`] only: no I/O. Unknown never counts as good.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -120,22 +119,22 @@ fn good(check: &'static str, detail: impl Into<String>) -> Finding {
 }
 
 fn unknown(check: &'static str, error: Option<&PveError>, fix: impl Into<String>) -> Finding {
-    let why = error.map_or("was not asked", |error| error.detail.as_str());
-    finding(Severity::Unknown, check, format!("not known: {why}"), fix)
+    let why = error.map_or("not queried", |error| error.detail.as_str());
+    finding(Severity::Unknown, check, format!("unknown: {why}"), fix)
 }
 
 fn endpoint(facts: &Facts) -> Finding {
     match &facts.version {
-        Fetched::Known(_) => good("api", format!("answers, and knows {}", facts.user)),
+        Fetched::Known(_) => good("api", format!("reachable as {}", facts.user)),
         Fetched::NotAsked => unknown("api", None, ""),
         Fetched::Failed(error) => {
             let fix = match error.reason {
                 Reason::Unauthenticated => {
                     let (user, token) = split_user(&facts.user);
-                    format!("pveum user token list {user}   # is `{token}` there, not expired? make it anew: pveum user token remove {user} {token}; pveum user token add {user} {token} --privsep 1")
+                    format!("pveum user token list {user}   # does `{token}` exist, is it expired? recreate it: pveum user token remove {user} {token}; pveum user token add {user} {token} --privsep 1")
                 }
                 Reason::Certificate => "pvenode cert info   # on the host: compare the fingerprint with the recorded one".to_owned(),
-                _ => "systemctl status pveproxy   # on the host: does it run, is port 8006 open?".to_owned(),
+                _ => "systemctl status pveproxy   # on the host: is it running, is port 8006 open?".to_owned(),
             };
             finding(Severity::Failure, "api", error.detail.as_str(), fix)
         }
@@ -157,7 +156,7 @@ fn version(facts: &Facts) -> Finding {
         finding(
             Severity::Warning,
             "version",
-            format!("{text} was not tried"),
+            format!("{text} is not tested"),
             "",
         )
     } else {
@@ -166,7 +165,7 @@ fn version(facts: &Facts) -> Finding {
             Severity::Failure,
             "version",
             detail,
-            "upgrade to 8.4 or later; 9 is what was tried",
+            "upgrade to 8.4 or later (tested with 9)",
         )
     }
 }
@@ -183,11 +182,14 @@ fn hosts(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
             Severity::Failure,
             "host",
             format!("{name} is offline"),
-            format!("start {name}, or make the guests elsewhere"),
+            format!("start {name}, or create the guests on another host"),
         ),
         None => {
             let names: Vec<&str> = known.iter().map(|host| host.name.as_str()).collect();
-            let detail = format!("there is no host {name}; there are: {}", names.join(", "));
+            let detail = format!(
+                "host {name} does not exist; available: {}",
+                names.join(", ")
+            );
             finding(
                 Severity::Failure,
                 "host",
@@ -201,11 +203,11 @@ fn hosts(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
 
 fn quorum(facts: &Facts) -> Finding {
     match &facts.quorum {
-        Fetched::Known(true) => good("quorum", "the cluster can decide"),
+        Fetched::Known(true) => good("quorum", "the cluster has quorum"),
         Fetched::Known(false) => finding(
             Severity::Failure,
             "quorum",
-            "the cluster has no quorum: it answers questions and changes nothing",
+            "the cluster has no quorum: it is read-only",
             "pvecm status   # on a host: which votes are missing?",
         ),
         Fetched::Failed(error) => unknown("quorum", Some(error), ""),
@@ -267,7 +269,7 @@ fn privileges(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
         if missing.is_empty() {
             findings.push(good(
                 "privileges",
-                format!("all that is needed on {}", grant.path),
+                format!("all required privileges on {}", grant.path),
             ));
             continue;
         }
@@ -325,7 +327,7 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
         if !missing.is_empty() {
             let mut all: Vec<&str> = found.content.iter().map(String::as_str).collect();
             all.extend(&missing);
-            let detail = format!("{at} may not hold: {}", missing.join(", "));
+            let detail = format!("{at} does not allow content: {}", missing.join(", "));
             let fix = format!("pvesm set {storage} --content {}", all.join(","));
             return finding(Severity::Failure, "storage", detail, fix);
         }
@@ -336,7 +338,7 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
             // Disks grow as they fill, so it may still work for a while; the server does not check.
             Some(free) if free < need.size => {
                 let detail = format!(
-                    "{at} has {} free, {} may be used",
+                    "{at} has {} free, up to {} may be needed",
                     free.whole_mib(),
                     need.size.whole_mib()
                 );
@@ -344,16 +346,16 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                     Severity::Warning,
                     "storage",
                     detail,
-                    "make room, or use another storage",
+                    "free space, or use another storage",
                 )
             }
-            Some(_) => good("storage", format!("{at} can be used")),
+            Some(_) => good("storage", format!("{at} is usable")),
             None => {
                 let why = match room {
                     Some(Fetched::Failed(error)) => error.detail.as_str(),
-                    _ => "it is not reported",
+                    _ => "not reported",
                 };
-                let detail = format!("{at} can be used; its free space is not known: {why}");
+                let detail = format!("{at} is usable; its free space is unknown: {why}");
                 finding(Severity::Unknown, "storage", detail, "")
             }
         }
@@ -372,11 +374,11 @@ fn hidden_storage(facts: &Facts, need: &StorageRequirement) -> Finding {
             inactive_fix(host, storage, *state),
         ),
         Some(Fetched::Known(_)) => (
-            format!("{at} is there, and is not listed: the token lacks {audit}"),
+            format!("{at} exists but is not listed: the token lacks {audit}"),
             format!("grant {audit} to the token and to its user"),
         ),
         _ => (
-            format!("there is no {at}, or the token may not see it"),
+            format!("{at} does not exist, or the token may not see it"),
             format!("pvesm status   # on {host}; it is listed with {audit}"),
         ),
     };
@@ -414,7 +416,7 @@ fn images(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
             }
             Some(Fetched::Known(_)) if source.is_some() => {
                 let detail = format!(
-                    "{storage}:{content}/{file} is not on {host}; apply fetches it from {}",
+                    "{storage}:{content}/{file} is not on {host}; apply downloads it from {}",
                     source.as_deref().unwrap_or_default()
                 );
                 good("image", detail)
@@ -445,7 +447,7 @@ fn bridges(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
         Some(Fetched::Known(known)) => {
             let names: Vec<&str> = known.iter().map(String::as_str).collect();
             let detail = format!(
-                "{host} has no bridge {bridge}; it has: {}",
+                "{host} has no bridge {bridge}; available: {}",
                 names.join(", ")
             );
             finding(
@@ -474,20 +476,23 @@ fn nested(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                 "kvm_amd"
             } else {
                 let detail = format!(
-                    "the CPU of {host} shows neither vmx nor svm: its guests cannot have guests"
+                    "the CPU of {host} has neither vmx nor svm: nested virtualisation is not possible"
                 );
                 let fix = format!(
-                    "switch on virtualisation in the firmware of {host}, or, where {host} is a guest itself, give it the CPU type `host`"
+                    "enable virtualisation in the firmware of {host}; if {host} is a guest itself, set its CPU type to `host`"
                 );
                 return finding(Severity::Failure, "nested", detail, fix);
             };
-            let detail =
-                format!("{host} can virtualise; whether its guests can, the API does not tell");
+            let detail = format!(
+                "{host} supports virtualisation; the API does not report whether nested virtualisation is enabled"
+            );
             finding(
                 Severity::Unknown,
                 "nested",
                 detail,
-                format!("cat /sys/module/{module}/parameters/nested   # on {host}: Y or 1 is good"),
+                format!(
+                    "cat /sys/module/{module}/parameters/nested   # on {host}: Y or 1 means enabled"
+                ),
             )
         }
         Some(Fetched::Failed(error)) => unknown(
@@ -507,7 +512,7 @@ fn ssh(facts: &Facts) -> Vec<Finding> {
         if *answers {
             good("ssh", format!("{address} answers"))
         } else {
-            let fix = "systemctl status ssh   # there: does it run, is the port open?";
+            let fix = "systemctl status ssh   # on the node: is it running, is the port open?";
             finding(
                 Severity::Failure,
                 "ssh",

@@ -1,7 +1,6 @@
-//! Property strings: the `a=b,c=d` that Proxmox VE packs disks, network cards and more into.
+//! Property strings (`a=b,c=d`), in which Proxmox VE encodes disks, network cards and others.
 //!
-//! In: text of a configuration. Out: keys and values in their order, and text again.
-//! Never: knowledge of what a key means; comparing two of them as text.
+//! Keeps the order of keys. Does not interpret them.
 
 /// A property string: an optional value without key first, then keys with values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,4 @@
-//! The port: each call in words, and the operation behind it.
-//!
-//! In: the engine's types. Out: the engine's types, and errors that say what was being done.
-//! Never: logic; each operation has its file.
+//! Implements the provider port by delegating to the operations of this module.
 
 use std::net::IpAddr;
 
@@ -58,7 +55,7 @@ impl Pve {
     }
 }
 
-/// Reads whether the cluster can decide; a single host always can.
+/// Reads whether the cluster has quorum; a single host always can.
 pub(super) fn has_quorum(status: &Value) -> bool {
     let rows = status.as_array().map(Vec::as_slice).unwrap_or_default();
     rows.iter()
@@ -70,20 +67,20 @@ pub(super) fn has_quorum(status: &Value) -> bool {
 impl Provider for Pve {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
         describe(self.fetch_capabilities().await, || {
-            format!("ask what {} can do", self.url())
+            format!("query the capabilities of {}", self.url())
         })
     }
 
     async fn observe(&self) -> Result<Inventory, PortError> {
         describe(self.observe_all().await, || {
-            format!("look at {}", self.url())
+            format!("list resources of {}", self.url())
         })
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         describe(
             with_guest(&guest.uuid, self.inspect_guest(guest)).await,
-            || format!("look at {}", guest_name(guest)),
+            || format!("inspect {}", guest_name(guest)),
         )
     }
 
@@ -119,14 +116,14 @@ impl Provider for Pve {
     async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError> {
         describe(
             with_guest(&guest.uuid, self.find_address(guest)).await,
-            || format!("ask for the address of {}", guest_name(guest)),
+            || format!("query the address of {}", guest_name(guest)),
         )
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
         describe(
             with_guest(&guest.uuid, self.eject_seed(guest)).await,
-            || format!("take the first-boot data from {}", guest_name(guest)),
+            || format!("remove the first-boot data of {}", guest_name(guest)),
         )
     }
 
@@ -137,7 +134,7 @@ impl Provider for Pve {
             self.grow_disk_to(&located, &guest.uuid, size).await
         };
         describe(with_guest(&guest.uuid, grown).await, || {
-            format!("grow the disk of {} to {size}", guest_name(guest))
+            format!("resize the disk of {} to {size}", guest_name(guest))
         })
     }
 
@@ -165,21 +162,21 @@ impl Provider for Pve {
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
         describe(
             with_guest(&guest.uuid, self.reidentify_guest(guest, to)).await,
-            || format!("give {} another identity", guest_name(guest)),
+            || format!("change the identity of {}", guest_name(guest)),
         )
     }
 
     async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError> {
         describe(self.has_image_file(image).await, || {
             let (file, storage) = (&image.file, storage(image));
-            format!("look for `{file}` in {storage} on {}", image.host)
+            format!("check for `{file}` in {storage} on {}", image.host)
         })
     }
 
     async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
         describe(self.ensure_file(image).await, || {
             let (file, storage) = (&image.file, storage(image));
-            format!("bring `{file}` into {storage} on {}", image.host)
+            format!("transfer `{file}` to {storage} on {}", image.host)
         })
     }
 }

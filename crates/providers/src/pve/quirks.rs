@@ -1,7 +1,6 @@
-//! Where Proxmox VE's ways of writing things end: booleans, numbers, tags, sizes.
+//! Parses the encodings of Proxmox VE (booleans, numbers, tags, sizes) into Rust values.
 //!
-//! In: JSON values and texts of the API. Out: plain Rust values.
-//! Never: panics, whatever comes in; guesses: what cannot be read is `None`.
+//! Never panics; a value that cannot be parsed is `None`.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,6 @@
-//! Every request the client can send, as data, and the one way to fill one in.
+//! The table of API requests that the client can send.
 //!
-//! In: a row of the table and values. Out: [`ApiCall`]: method, path and parameters.
-//! Never: a path or a parameter that is not in the table; a test compares it with the API's own
-//! description.
+//! A request is built from a row of this table only; a test compares it with the API schema.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

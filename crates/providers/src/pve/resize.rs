@@ -1,8 +1,4 @@
-//! Other CPUs and memory for a guest that is there.
-//!
-//! In: a guest and sizes. Out: its configuration says so; a guest that runs has them from its next
-//! start on.
-//! Never: a restart; that is a plan's decision.
+//! Changes CPUs and memory of an existing guest. Takes effect at its next start; never restarts it.
 
 use homestak_engine::ports::{GuestKind, GuestRef, Mib};
 

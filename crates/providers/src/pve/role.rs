@@ -1,7 +1,4 @@
-//! The smallest role that does the work, for the version at hand, as commands to paste.
-//!
-//! In: the version and what is wanted. Out: [`Grant`]s, and `pveum` commands.
-//! Never: more than is needed; Administrator.
+//! The minimal roles for a version of Proxmox VE, as `pveum` commands.
 
 use std::collections::BTreeSet;
 
@@ -112,7 +109,7 @@ pub fn grants(major: u32, abilities: &Abilities) -> Vec<Grant> {
 }
 
 /// Writes the commands that make the roles, the user, the token and the grants. The grants name
-/// both user and token: a token never has more than its user, and has nothing of its own.
+/// both user and token: a token has at most the privileges of its user, and has nothing of its own.
 pub fn render(grants: &[Grant], user: &str, token: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut made = BTreeSet::new();

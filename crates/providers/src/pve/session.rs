@@ -1,7 +1,4 @@
-//! A login's ticket: kept, renewed before it runs out, dropped when it is refused.
-//!
-//! In: the answer of a login. Out: [`Ticket`].
-//! Never: a `Debug` of it; a ticket older than the server accepts.
+//! The ticket of a login: renewed before it expires, dropped when it is rejected. Has no `Debug`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -62,7 +59,7 @@ impl Session {
         };
         if ticket.text.is_empty() || ticket.csrf.is_empty() {
             return Err(PveError::invalid_response(
-                "the login's answer has no ticket",
+                "the login response has no ticket",
             ));
         }
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket.clone());

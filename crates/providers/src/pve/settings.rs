@@ -1,7 +1,4 @@
-//! How a Proxmox VE is reached: addresses, trust, who we are, limits.
-//!
-//! In: values the edges merged. Out: [`PveSettings`], complete.
-//! Never: the environment, files; a `Debug` of anything secret.
+//! Settings of a Proxmox VE connection: addresses, trust, credentials, limits. Secrets have no `Debug`.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -21,8 +21,8 @@ impl Pve {
     pub async fn simulated_ssh(&self, address: IpAddr) -> Result<bool, PortError> {
         let call = ApiCall::to(&SSH).param("address", address);
         let answer = self.ask(&call).await;
-        let answer = answer
-            .map_err(|error| error.into_port_error(format!("ask for the SSH of {address}")))?;
+        let answer =
+            answer.map_err(|error| error.into_port_error(format!("query SSH at {address}")))?;
         Ok(answer.get("answers").and_then(parse_bool).unwrap_or(false))
     }
 }

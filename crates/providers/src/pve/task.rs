@@ -1,7 +1,6 @@
-//! Tasks: a change goes on after it was answered, and only its task says how it ended.
+//! Follows tasks until they end.
 //!
-//! In: [`Upid`]. Out: [`CompletedTask`] with warnings, or the fault with the end of the log.
-//! Never: an end on wall time alone; a slow disk is not a failure while the task moves.
+//! A task times out only when it makes no progress; a slow disk is not a failure.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -187,14 +186,12 @@ impl Pve {
                             if error.reason == Reason::TaskDied {
                                 let title = title(upid);
                                 error.detail =
-                                    format!("{title} died before it reported how it ended").into();
+                                    format!("{title} ended without reporting a status").into();
                             }
                             return Err(error.with_log(self.log_tail(upid).await));
                         }
                         None => {
-                            return Err(PveError::invalid_response(
-                                "the task's status makes no sense",
-                            ));
+                            return Err(PveError::invalid_response("the task's status is invalid"));
                         }
                     }
                 }
@@ -210,11 +207,11 @@ impl Pve {
             self.check_log_growth(upid, &mut watch).await;
             let now = self.clock.now();
             if elapsed(watch.moved, now) > stall {
-                let detail = format!("task {upid} has not moved for {} s", stall.as_secs());
+                let detail = format!("task {upid} made no progress for {} s", stall.as_secs());
                 // Busy: the time limit has passed, so the step does not wait for it anew.
                 return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail)
                     .with_log(self.log_tail(upid).await)
-                    .with_hint("it may still end well; look at it on the host before repeating"));
+                    .with_hint("it may still succeed; check it on the host before trying again"));
             }
             let pause = self.task_durations.pause(upid, elapsed(started, now));
             self.clock.sleep(pause).await;
@@ -242,7 +239,7 @@ impl Pve {
                 if elapsed(watch.reached, now) < self.settings.limits.task_unreachable {
                     return Ok(());
                 }
-                let detail = format!("the task's host is out of reach: {}", error.detail);
+                let detail = format!("the task's host is unreachable: {}", error.detail);
                 let class = ErrorClass::Unreachable { sent: Sent::Maybe };
                 Err(PveError::new(class, error.reason, detail))
             }
@@ -292,7 +289,7 @@ impl Pve {
         let title = title(upid);
         self.notifier.warning(if warnings.is_empty() {
             // The status also comes after an earlier request in the same worker warned.
-            format!("{title} ended with warnings, and its log does not say which")
+            format!("{title} ended with warnings that its log does not show")
         } else {
             format!("{title}: {}", warnings.join("; "))
         });

@@ -1,7 +1,4 @@
-//! The id of a task: who does what to what, where and since when.
-//!
-//! In: the text the API answers a change with. Out: its parts, and the text again.
-//! Never: a task of which the host is not known.
+//! Task ids (UPID) of Proxmox VE.
 
 /// The id of a task, such as `UPID:pve1:00000293:0009BFEB:6AFA1C02:qmcreate:130:root@pam!lab:`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,6 @@
-//! A file on its way to a storage: streamed, in the order of parts the server wants, watched.
+//! Streams files to a storage as multipart forms, in the part order the server requires.
 //!
-//! In: bytes or a file, and the call's parameters. Out: a form, and how far it got.
-//! Never: a whole image in memory; a deadline on time alone, since links differ.
+//! Aborted when no progress is made, not after a fixed time. Files are never read into memory as a whole.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -59,7 +58,7 @@ impl Upload {
             Self::Bytes(bytes) => Part::bytes(bytes),
             Self::File(path) => {
                 let unreadable = |error: std::io::Error| {
-                    let detail = format!("read `{}`: {error}", path.display());
+                    let detail = format!("cannot cannot cannot read `{}`: {error}", path.display());
                     PveError::new(ErrorClass::Refused, Reason::Other, detail)
                 };
                 let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;

@@ -1,7 +1,4 @@
-//! Which id a guest gets when it was left open.
-//!
-//! In: the guest's UUID, the ranges, the ids in use. Out: the id to try.
-//! Never: a claim that it is free; only the create call decides that, and another id follows.
+//! Chooses an id for a guest without one. Only the create call decides whether the id is free.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,7 +1,4 @@
-//! Waiting for a lock of someone else: with a budget, and with a name in the end.
-//!
-//! In: where a guest is. Out: its configuration once nothing holds it.
-//! Never: a lock broken; waiting on without looking.
+//! Waits for locks held by others, with a time limit. Never breaks a lock.
 
 use std::time::Duration;
 
@@ -52,7 +49,7 @@ impl Pve {
                     };
                     return Err(incomplete_error(&located, false));
                 }
-                let detail = format!("{} is held by `{lock}`", name_of(kind, vmid, &node));
+                let detail = format!("{} is locked (`{lock}`)", name_of(kind, vmid, &node));
                 let holder = self.lock_holder(&node, vmid).await;
                 return Err(locked_error(detail, holder));
             }
@@ -132,7 +129,7 @@ impl Pve {
 fn waiting_for(lock: &str, holder: Option<&str>) -> String {
     match holder {
         Some(holder) => format!("lock \"{lock}\" held by {holder}"),
-        None => format!("lock \"{lock}\" held by a task we do not see, or by none"),
+        None => format!("lock \"{lock}\" held by no visible task"),
     }
 }
 
@@ -140,11 +137,11 @@ fn locked_error(detail: String, holder: Option<String>) -> PveError {
     let (detail, hint) = match holder {
         Some(holder) => (
             format!("{detail}; running: {holder}"),
-            "wait for that task, or stop it".to_owned(),
+            "wait for this task, or stop it".to_owned(),
         ),
         None => (
             detail,
-            "no task that this token sees is running for it; when it was left by a crash, \
+            "no task visible to this token is running for it; if it was left by a crash, \
              `qm unlock` or `pct unlock` on the host removes it"
                 .to_owned(),
         ),

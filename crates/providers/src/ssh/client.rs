@@ -1,7 +1,6 @@
-//! Runs commands on a node with the system's `ssh`, so that the person's own configuration counts.
+//! Runs commands on nodes with the system's `ssh`, so that the user's configuration applies.
 //!
-//! In: whom to reach, commands. Out: what they printed, line by line or whole, and their codes.
-//! Never: a host key taken on trust; a password asked for where nobody is there to answer.
+//! Never accepts an unknown host key, and never prompts in batch mode.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -314,7 +313,7 @@ impl Ssh {
             };
         };
         let Some(status) = ended.code() else {
-            let said = format!("ssh was ended ({ended})").into();
+            let said = format!("ssh was terminated ({ended})").into();
             return Err(SshError::Failed { said });
         };
         if status == OWN {

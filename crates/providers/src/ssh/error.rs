@@ -1,7 +1,4 @@
-//! Why a command could not be run on a node, told from what `ssh` said.
-//!
-//! In: the words of `ssh` itself, apart from those of the command. Out: [`SshError`].
-//! Never: a guess from what the command printed: that goes elsewhere.
+//! Classifies failures of `ssh` by its own log, which is separate from the output of the command.
 
 use homestak_core::foreign::ForeignText;
 use homestak_engine::planning::REBUILD;
@@ -22,10 +19,10 @@ pub enum SshError {
         sent: Sent,
     },
     /// Whoever answers has another key than the one that is pinned.
-    #[error("whoever answers has another host key than the one that is pinned")]
+    #[error("the host key differs from the pinned one")]
     HostKeyDiffers,
     /// No key is pinned.
-    #[error("its host key is not known here")]
+    #[error("its host key is not pinned")]
     HostKeyUnknown,
     /// It is the right machine, and does not let us in.
     #[error("{said}")]
@@ -34,13 +31,13 @@ pub enum SshError {
         said: ForeignText,
     },
     /// It printed more than is read.
-    #[error("it printed more than {mebibytes} MiB, which was not read to the end")]
+    #[error("it printed more than {mebibytes} MiB; the rest was not read")]
     OutputTooLarge {
         /// How much is read at most.
         mebibytes: usize,
     },
     /// It was reached, and did not answer in time.
-    #[error("it did not answer completely within {seconds} s")]
+    #[error("timed out after {seconds} s")]
     TimedOut {
         /// How long was waited.
         seconds: u64,
@@ -134,7 +131,7 @@ impl SshError {
         if error.kind() == std::io::ErrorKind::NotFound {
             return Self::NotInstalled;
         }
-        let said = format!("ssh cannot be started: {error}").into();
+        let said = format!("cannot start ssh: {error}").into();
         Self::Failed { said }
     }
 

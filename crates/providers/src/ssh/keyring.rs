@@ -1,8 +1,6 @@
-//! Keeps SSH keys: the driver's own, and one for each guest to prove itself with.
+//! SSH keys: that of the driver, and one host key per guest, pinned in `known_hosts` by UUID.
 //!
-//! In: a directory, identities of guests. Out: key pairs, the same whenever they are asked for,
-//! whoever asks at the same time; and `known_hosts`, where each guest is known by its UUID.
-//! Never: a key that others may read; a key in the place of one that is in use.
+//! Safe for concurrent use. Private keys are readable by their owner only and never overwritten.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,7 +62,7 @@ impl Keyring {
 
     /// Returns the driver's public key. Makes the pair when there is none.
     pub fn driver_key(&self) -> Result<String, PortError> {
-        let doing = "make the driver's SSH key";
+        let doing = "create the driver's SSH key";
         let file = self.own_file();
         self.ensure(&file, "homestak", doing)?;
         public_of(&file).map_err(|error| failed(doing, &error))
@@ -73,7 +71,7 @@ impl Keyring {
     /// Returns the key pair that a guest proves itself with, and pins it. Makes the pair when there
     /// is none.
     pub fn host_key(&self, guest: &GuestUuid) -> Result<HostKey, PortError> {
-        let doing = format!("make the SSH host key of guest {guest}");
+        let doing = format!("create the SSH host key of guest {guest}");
         let file = self.file_of(guest);
         self.ensure(&file, guest.as_str(), &doing)?;
         let made = || -> io::Result<HostKey> {
@@ -91,7 +89,7 @@ impl Keyring {
             let known = read_or_empty(&self.known_hosts())?;
             Ok(known.lines().any(|line| is_of(line, guest)))
         };
-        read().map_err(|error| failed("read who is known", &error))
+        read().map_err(|error| failed("read known_hosts", &error))
     }
 
     /// Keeps the keys of a guest under another identity as well. Repeating it changes nothing.
@@ -133,7 +131,7 @@ impl Keyring {
             remove_if_exists(&file)?;
             remove_if_exists(&public_file(&file))
         };
-        let doing = format!("forget the SSH host key of guest {guest}");
+        let doing = format!("delete the SSH host key of guest {guest}");
         forget().map_err(|error| failed(&doing, &error))
     }
 

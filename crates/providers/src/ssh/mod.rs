@@ -1,8 +1,4 @@
-//! SSH with nobody taken on trust: keys, and commands on nodes that prove who they are.
-//!
-//! In: a state directory, guests, commands. Out: keys that are made once, host keys that are pinned,
-//! what commands printed.
-//! Never: a host key that is believed because it was seen first.
+//! SSH with pinned host keys: key management and commands on nodes.
 
 mod client;
 mod error;

@@ -1,8 +1,6 @@
-//! Connections that several commands share, for a minute after the last one.
+//! Sockets of shared SSH connections (ControlMaster), one per guest and user.
 //!
-//! In: the directory of the keys, guests. Out: paths of sockets, short enough for Linux.
-//! Never: a socket in a directory that others can write to; one of another guest at the same
-//! address.
+//! Kept in a directory that only the owner can use, with paths short enough for Linux.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -60,7 +58,7 @@ fn safe(directory: &Path) -> io::Result<()> {
             if found.is_dir() && ours && found.mode() & 0o077 == 0 {
                 return Ok(());
             }
-            Err(io::Error::other("it belongs to someone else"))
+            Err(io::Error::other("it belongs to another user"))
         }
         made => made,
     }

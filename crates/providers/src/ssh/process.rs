@@ -1,7 +1,4 @@
-//! The one place that starts programs of OpenSSH.
-//!
-//! In: arguments. Out: what came of it.
-//! Never: a secret in an argument; files and pipes carry those.
+//! Starts programs of OpenSSH. Secrets are never passed as arguments.
 
 use std::ffi::OsStr;
 use std::io;

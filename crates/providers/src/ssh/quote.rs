@@ -1,7 +1,4 @@
-//! Commands as the shell of a node reads them.
-//!
-//! In: words. Out: one line.
-//! Never: a word that the shell could take for anything but itself, unless it is the only one.
+//! Quotes commands for the shell of a node.
 
 /// Returns the line for a command. One word is a line of the shell already, such as
 /// `uptime | tail -1`; several are handed over as they are.

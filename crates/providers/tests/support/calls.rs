@@ -1,7 +1,4 @@
-//! What the small Proxmox VE answers to each call.
-//!
-//! In: a call. Out: a reply in the shape of the real one.
-//! Never: more than the client needs.
+//! Responses of the small Proxmox VE to each call.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,4 @@
-//! A clock that runs faster than the wall's.
-//!
-//! In: how much faster. Out: the time and waits, both sped up alike.
-//! Never: a paused runtime, whose time jumps whenever the network is slow.
+//! A clock that runs faster than real time.
 
 use std::sync::Mutex;
 use std::time::Duration;

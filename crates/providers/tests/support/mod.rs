@@ -1,7 +1,4 @@
-//! A small Proxmox VE in this process, over real TLS, and a fast clock.
-//!
-//! In: faults to inject. Out: an address to pin, and the state a test looks at.
-//! Never: the full product; only what the client asks for.
+//! A small Proxmox VE server in this process, over TLS, with faults to inject and a fast clock.
 // tidy: each test binary uses another part, so an expectation would fail in some
 #![allow(
     dead_code,

@@ -1,7 +1,4 @@
-//! How much of a matrix is tried: all of it, or a sample that a seed can repeat.
-//!
-//! In: `HOMESTAK_TEST_FULL`, `HOMESTAK_TEST_SEED`. Out: which cases.
-//! Never: chance; two runs of one tree try the same, and another seed tries others.
+//! Chooses test cases: all of them, or a sample from a seed (`HOMESTAK_TEST_SEED`).
 
 /// Whether everything is tried, as `make test-full` does.
 #[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]

@@ -1,7 +1,4 @@
-//! The wire of the small Proxmox VE: TLS, HTTP/1.1, reason phrases, faults.
-//!
-//! In: requests. Out: what the world answers, or what a fault makes of it.
-//! Never: state; that is the world's.
+//! The HTTP server of the small Proxmox VE: TLS, HTTP/1.1, reason phrases, faults.
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;

@@ -1,7 +1,4 @@
-//! The simulator as a place to work on: served over TLS, on a fast clock, under the smallest role.
-//!
-//! In: what the World starts with. Out: a [`SimulatedHost`] and clients of it.
-//! Never: a real host.
+//! The simulator, served over TLS on a fast clock, and clients of it with the minimal role.
 
 use std::sync::Arc;
 use std::time::Duration;

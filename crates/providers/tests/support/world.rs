@@ -1,7 +1,4 @@
-//! The state of the small Proxmox VE: guests, files, tasks, and faults to come.
-//!
-//! In: changes by calls. Out: what a test looks at.
-//! Never: time; tasks go on with each request that is made.
+//! State of the small Proxmox VE server: guests, files, tasks, and faults to inject.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
