@@ -1,7 +1,7 @@
 //! Measures the client on the simulator: a look at a large cluster, and many creates at once.
 //!
 //! In: optionally, how many looks and guests. Out: one JSON document on standard output.
-//! Never: a real host; a clock of its own: client and World share one.
+//! Never a real host; a clock of its own: client and World share one.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use homestak_sim::{Pace, World};
 use serde_json::json;
 
 const TOKEN: &str = "homestak@pve!driver=0f0e0d0c-0b0a-4908-8706-050403020100";
-/// How much faster than the wall's the clock of the copies runs. More would count the time of our
+/// How much faster than real time the clock of the copies runs. More would count the time of our
 /// own processor as time of the host.
 const FACTOR: f64 = 8.0;
 /// Sizes of the image in MiB: as that of the recordings, and a small one. The guests share the

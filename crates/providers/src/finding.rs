@@ -1,22 +1,22 @@
 //! Results of preflight checks. An unknown result never counts as good.
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Good.
     Good,
-    /// It could not be found out.
+    /// It could not be determined.
     Unknown,
-    /// It may go wrong.
+    /// It may fail.
     Warning,
-    /// It will go wrong.
+    /// It will fail.
     Failure,
 }
 
 /// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How it came out.
+    /// Its severity.
     pub severity: Severity,
     /// What was checked.
     pub check: &'static str,

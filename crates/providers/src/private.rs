@@ -7,14 +7,14 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// Creates a directory that only its owner can look into. One that is there and open to others is
-/// closed; one on a read-only file system is used as it is.
+/// Creates a directory that only its owner can access. The permissions of an existing one are
+/// restricted, unless the file system is read-only.
 pub(crate) fn directory(path: &Path) -> io::Result<()> {
     fs_err::create_dir_all(path)?;
     close(path, 0o700)
 }
 
-/// Takes away what others may do with a file or directory.
+/// Removes the permissions of others on a file or directory.
 pub(crate) fn close(path: &Path, mode: u32) -> io::Result<()> {
     if fs_err::metadata(path)?.permissions().mode() & 0o077 == 0 {
         return Ok(());

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use homestak_api::{environment, limit};
 
-/// How long a program may take: longer than any of them needs, so that one that hangs is ended
-/// some day. Packages may come over slow lines.
+/// How long a program may take: longer than any of them needs. Package downloads may be slow.
 const TIMEOUT: Duration = Duration::from_secs(1_800);
 
-/// Where the machine's programs are, wherever whoever runs this looks for theirs.
+/// The search path for programs, independent of the caller's.
 const SEARCH_PATH: [&str; 6] = [
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -35,10 +34,10 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    /// It hung, and was ended.
+    /// It timed out and was killed.
     #[error("{0}")]
     TimedOut(std::io::Error),
-    /// It is not there, or cannot be started.
+    /// It cannot be started.
     #[error("cannot start `{program}`: {error}")]
     NotStarted {
         /// The program.
@@ -46,25 +45,25 @@ pub(crate) enum ProgramError {
         /// Why.
         error: std::io::Error,
     },
-    /// It said that it failed.
+    /// It failed.
     #[error("`{program}` failed ({status}): {stderr}")]
     Failed {
         /// The program with its arguments.
         program: String,
         /// How it ended.
         status: std::process::ExitStatus,
-        /// The last it said.
+        /// The last lines of stderr.
         stderr: String,
     },
 }
 
-/// Makes a command; nothing is started yet.
+/// Creates a command; nothing is started yet.
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     environment::clean(&mut command, environment::PROXIES);
     command.env("PATH", SEARCH_PATH.join(":"));
-    // Answers are read by us, in the words we know.
+    // Output is parsed, so it must not be translated.
     command.env("LC_ALL", "C");
     command
 }
@@ -125,12 +124,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_given_its_input_and_its_words_come_back() {
+    fn a_program_gets_its_input_and_returns_its_output() {
         assert_eq!(run_with("cat", &["-"], "hello").expect("cat"), "hello");
     }
 
     #[test]
-    fn a_failure_names_program_and_last_words() {
+    fn a_failure_names_the_program_and_its_last_output() {
         let error = run("sh", &["-c", "echo no such luck >&2; exit 3"]).expect_err("it fails");
         let text = error.to_string();
         assert!(

@@ -28,7 +28,7 @@ pub fn owner(file: &str) -> Option<GuestUuid> {
     GuestUuid::new(file.strip_prefix("homestak-")?.strip_suffix(".iso")?)
 }
 
-/// Makes the image.
+/// Creates the image.
 pub fn image(seed: &Seed) -> Vec<u8> {
     // The short names are what a reader without Rock Ridge sees; sorted, as the format wants.
     render(&[
@@ -79,7 +79,7 @@ enum Entry<'a> {
     File(&'a str),
 }
 
-/// Makes a directory record with its Rock Ridge entries.
+/// Creates a directory record with its Rock Ridge entries.
 fn record(id: &[u8], sector: u32, bytes: usize, entry: Entry<'_>) -> Vec<u8> {
     let mut system_use = Vec::new();
     let (directory, mode) = match entry {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_where_readers_look() {
+    fn descriptors_are_at_their_offsets() {
         let image = image(&seed());
         assert_eq!(image.len() % SECTOR, 0);
         assert_eq!(&image[16 * SECTOR..16 * SECTOR + 7], b"\x01CD001\x01");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_known_by_its_file() {
+    fn the_owner_of_a_seed_is_read_from_its_file_name() {
         let uuid = GuestUuid::new("5d1f2a3b-0000-4000-8000-00000000000a").expect("a UUID");
         assert_eq!(owner(&file_name(&uuid)), Some(uuid));
         assert_eq!(owner("debian-12.iso"), None);

@@ -11,7 +11,7 @@ use support::simulated::{SimulatedHost, simulated_host};
 const ROOT: &str = "root@pam!t=secret";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_that_changes_in_the_middle_of_a_run_is_reported_as_that() {
+async fn a_certificate_that_changes_during_a_run_is_reported() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
@@ -45,7 +45,7 @@ async fn remove_token(sim: &SimulatedHost) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_is_removed_in_the_middle_of_a_run_is_reported_as_that() {
+async fn a_token_that_is_removed_during_a_run_is_reported() {
     let sim = simulated_host(|builder| builder.token(ROOT)).await;
     let pve = sim.client();
     let guest = pve.create(&support::vm(1)).await.expect("a guest");

@@ -94,7 +94,7 @@ async fn repeated_calls_at_once_make_one_guest() {
 }
 
 #[tokio::test]
-async fn images_are_sent_in_the_right_order_and_only_once() {
+async fn images_are_transferred_once() {
     let server = Server::start(World::new()).await;
     let pve = support::client(&server);
     let directory = tempfile::tempdir().expect("a directory");

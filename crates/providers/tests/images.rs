@@ -26,7 +26,7 @@ fn text(root: &Path, path: &str) -> String {
 }
 
 #[test]
-fn a_tree_is_a_whole_debian_that_has_never_booted() {
+fn a_tree_is_a_complete_debian_that_has_never_booted() {
     if !images::possible() {
         return;
     }
@@ -95,7 +95,7 @@ fn packages_can_be_installed_in_a_tree() {
 }
 
 #[tokio::test]
-async fn an_archive_that_is_not_reached_is_told_with_what_apt_said_and_nothing_is_left() {
+async fn an_unreachable_archive_is_reported_with_the_output_of_apt() {
     if !images::possible() {
         return;
     }
@@ -133,7 +133,7 @@ impl Drop for MountedTmpfs {
 }
 
 #[tokio::test]
-async fn a_disk_that_fills_up_during_a_build_is_told_and_nothing_is_left() {
+async fn a_disk_that_fills_up_during_a_build_is_reported() {
     if !images::possible() {
         return;
     }
@@ -162,7 +162,7 @@ async fn a_disk_that_fills_up_during_a_build_is_told_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn two_real_builders_at_once_build_one_tree() {
+async fn concurrent_real_builders_build_one_tree() {
     if !images::possible() || std::env::var_os("HOMESTAK_TEST_FULL").is_none() {
         return;
     }

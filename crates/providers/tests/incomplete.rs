@@ -27,7 +27,7 @@ fn locked(world: &World) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Crashes the host while a guest is being made; returns the guest's id.
+/// Crashes the host while a guest is being created; returns the guest's id.
 async fn crash_during_create(sim: &SimulatedHost, guest: &NewGuest) -> u32 {
     // The seed goes up in seconds; the disk takes days, however late the crash is.
     sim.world.set_copy_speed(10_000);
@@ -83,7 +83,7 @@ fn check_hint(error: &PortError, vmid: u32, lock: &str, tool: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_alone() {
+async fn an_incomplete_vm_is_reported_and_not_changed() {
     let sim = simulated_host(|builder| builder).await;
     let guest = support::vm(1);
     let vmid = crash_during_create(&sim, &guest).await;
@@ -117,7 +117,7 @@ async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
+async fn after_a_manual_unlock_the_guest_gets_another_id() {
     let sim = simulated_host(|builder| builder).await;
     let guest = support::vm(1);
     let vmid = crash_during_create(&sim, &guest).await;
@@ -135,7 +135,7 @@ async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
+async fn an_incomplete_guest_with_our_tag_is_reported() {
     let sim = simulated_host(|builder| builder).await;
     let guest = support::ct(1);
     let vmid = choose(&guest.uuid, &(10_000..=89_999), &[].into()).expect("an id");
@@ -168,7 +168,7 @@ async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn destroying_waits_for_a_guest_that_is_still_being_made_and_names_it() {
+async fn destroying_waits_for_a_guest_being_created() {
     let sim = simulated_host(|builder| builder).await;
     sim.world.set_copy_speed(40_000_000);
     let guest = support::vm(1);
@@ -200,7 +200,7 @@ async fn destroying_waits_for_a_guest_that_is_still_being_made_and_names_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_sees_all_tasks_reports_at_once_that_nothing_makes_the_guest() {
+async fn a_token_that_sees_all_tasks_reports_an_incomplete_guest_at_once() {
     let sim = simulated_host(|mut builder| {
         builder = builder.role("Look", &["Sys.Audit"]);
         for subject in ["homestak@pve", "homestak@pve!driver"] {
@@ -222,7 +222,7 @@ async fn a_token_that_sees_all_tasks_reports_at_once_that_nothing_makes_the_gues
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_someone_else_is_making_is_not_said_to_be_left() {
+async fn a_guest_that_another_user_creates_is_busy() {
     const ROOT: &str = "root@pam!other=00000000-0000-4000-8000-000000000009";
     let sim = simulated_host(|builder| builder.token(ROOT)).await;
     sim.world.set_copy_speed(10_000);

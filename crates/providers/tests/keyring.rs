@@ -38,7 +38,7 @@ fn ssh_keygen(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_key_is_made_once_and_only_its_owner_may_read_it() {
+fn a_key_is_created_once_and_private() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let own = keyring.driver_key().expect("made");
@@ -61,7 +61,7 @@ fn a_key_is_made_once_and_only_its_owner_may_read_it() {
 }
 
 #[test]
-fn guests_are_known_by_their_uuid_until_they_are_forgotten() {
+fn host_keys_are_pinned_by_uuid_until_deleted() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     keyring.forget(&guest(1)).expect("nothing is known of it");
@@ -93,7 +93,7 @@ fn guests_are_known_by_their_uuid_until_they_are_forgotten() {
 }
 
 #[test]
-fn several_at_once_have_the_same_keys_and_nobody_is_lost() {
+fn concurrent_drivers_get_the_same_keys() {
     let directory = tempfile::tempdir().expect("a directory");
     let made: Vec<(String, String)> = std::thread::scope(|scope| {
         let drivers: Vec<_> = (0..12)
@@ -128,7 +128,7 @@ fn several_at_once_have_the_same_keys_and_nobody_is_lost() {
 }
 
 #[test]
-fn a_key_that_was_cut_short_is_made_anew() {
+fn a_truncated_key_is_recreated() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     keyring.driver_key().expect("made");
@@ -141,7 +141,7 @@ fn a_key_that_was_cut_short_is_made_anew() {
 }
 
 #[test]
-fn a_guest_that_gets_another_identity_keeps_its_host_key() {
+fn a_guest_with_a_new_identity_keeps_its_host_key() {
     let directory = tempfile::tempdir().expect("a directory");
     let keys = keyring(directory.path());
     let before = keys.host_key(&guest(1)).expect("a key");

@@ -24,9 +24,10 @@ fn id(guest: &GuestRef) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
+async fn a_vm_and_a_container_are_managed_with_the_minimal_role() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
+    assert!(pve.capabilities().await.expect("capabilities").writable);
     let before = sim.world.volumes();
     for guest in [support::vm(1), support::ct(2)] {
         let at = pve.create(&guest).await.expect("a guest");
@@ -59,7 +60,7 @@ async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_is_sent_with_its_checksum() {
+async fn an_image_is_uploaded_with_its_checksum() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     let directory = tempfile::tempdir().expect("a directory");
@@ -90,7 +91,7 @@ async fn an_image_is_sent_with_its_checksum() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_creates_at_once_make_fifty_guests() {
+async fn fifty_concurrent_creates_give_fifty_guests() {
     let sim = simulated_host(|builder| builder).await;
     let pve = Arc::new(sim.client());
     let mut tasks = tokio::task::JoinSet::new();
@@ -109,16 +110,17 @@ async fn fifty_creates_at_once_make_fifty_guests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_guests_on_twenty_hosts_are_a_few_requests() {
+async fn ten_thousand_guests_on_twenty_hosts_are_listed_with_one_request() {
     let sim = fleet(20, 10_000).await;
     let pve = sim.client_with(PveLimits::default());
     let observed = pve.observe().await.expect("a look");
     assert_eq!((observed.guests.len(), observed.hosts.len()), (10_000, 20));
+    assert_eq!(observed.requests, 1);
     assert!(pve.requests() <= 5, "{}", pve.requests());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
+async fn preflight_passes_with_the_minimal_role_and_names_missing_privileges() {
     let wanted = Requirements {
         hosts: vec!["pve1".to_owned()],
         abilities: abilities(),
@@ -189,7 +191,7 @@ fn facts_of(sim: &support::simulated::SimulatedHost, vmid: u32) -> GuestFacts {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
+async fn a_guest_that_migrates_before_a_change_is_found() {
     let sim = cluster().await;
     let pve = sim.client();
     let mut guest = support::vm(1);
@@ -224,7 +226,7 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_of_another_guest_survives_the_guest_it_was_attached_to() {
+async fn an_attached_disk_of_another_guest_is_not_deleted() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     let ours = pve.create(&support::vm(1)).await.expect("a guest");
@@ -247,7 +249,7 @@ async fn a_disk_of_another_guest_survives_the_guest_it_was_attached_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_is_fetched_with_its_checksum() {
+async fn an_image_is_downloaded_with_its_checksum() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     let url = "https://example.org/y.qcow2";
@@ -275,7 +277,7 @@ async fn an_image_is_fetched_with_its_checksum() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made() {
+async fn a_guest_that_does_not_fit_is_refused_with_sizes() {
     // How much memory a host has is reported to auditors only.
     let sim = simulated_host(|builder| {
         let builder = builder.storage_size(40 << 30).role("Look", &["Sys.Audit"]);

@@ -57,7 +57,7 @@ fn client_with_listener(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_is_waited_for_is_named_once_with_its_guest() {
+async fn a_running_task_is_reported_once_with_its_guest() {
     let sim = simulated_host(|builder| builder).await;
     sim.world.set_copy_speed(50_000_000);
     let (pve, listener) = client_with_listener(&sim);
@@ -78,7 +78,7 @@ async fn a_task_that_is_waited_for_is_named_once_with_its_guest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn warnings_of_a_task_are_passed_on_with_their_lines() {
+async fn warnings_of_a_task_are_reported() {
     let sim = simulated_host(|builder| builder).await;
     let (pve, listener) = client_with_listener(&sim);
     let at = pve.create(&support::ct(1)).await.expect("a container");
@@ -103,7 +103,7 @@ async fn warnings_of_a_task_are_passed_on_with_their_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_waited_for_is_named() {
+async fn waiting_for_a_lock_is_reported() {
     let sim = simulated_host(|builder| builder).await;
     let (pve, listener) = client_with_listener(&sim);
     let at = pve.create(&support::vm(1)).await.expect("a guest");
@@ -142,7 +142,7 @@ async fn a_lock_that_is_waited_for_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_that_is_waited_for_is_named() {
+async fn waiting_for_a_storage_is_reported() {
     let sim = simulated_host(|builder| builder).await;
     sim.world.set_copy_speed(100_000_000);
     let listener = Arc::new(RecordingListener::default());
@@ -164,7 +164,7 @@ async fn a_turn_that_is_waited_for_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_on_their_way_are_named_and_their_address_is_not() {
+async fn transfers_are_reported_without_their_url() {
     let sim = simulated_host(|builder| builder).await;
     let (pve, listener) = client_with_listener(&sim);
     let directory = tempfile::tempdir().expect("a directory");

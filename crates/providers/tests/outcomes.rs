@@ -17,7 +17,7 @@ fn dies(method: &str, path: &str) -> Fault {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_died_when_its_work_was_done_is_no_failure() {
+async fn a_task_that_died_after_its_work_is_not_a_failure() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     for (new, kind) in [(support::ct(1), "lxc"), (support::vm(2), "qemu")] {
@@ -43,7 +43,7 @@ async fn a_task_that_died_when_its_work_was_done_is_no_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_it() {
+async fn a_guest_whose_create_task_was_killed_is_incomplete() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client_with(PveLimits {
         grace: Duration::from_secs(10),
@@ -76,7 +76,7 @@ async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_boot_order_has_no_seed_in_it_whatever_order_the_host_works_in() {
+async fn the_seed_is_never_in_the_boot_order() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     for nth in 1..=8 {
@@ -95,7 +95,7 @@ async fn the_boot_order_has_no_seed_in_it_whatever_order_the_host_works_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_whose_tags_were_removed_is_named_as_that_and_not_changed() {
+async fn a_guest_whose_tags_were_removed_is_reported_and_not_changed() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     for mut new in [support::ct(1), support::vm(2)] {
@@ -118,7 +118,7 @@ async fn a_guest_whose_tags_were_removed_is_named_as_that_and_not_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts() {
+async fn a_running_guest_reports_its_current_sizes() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     let guest = pve.create(&support::vm(1)).await.expect("created");
@@ -135,7 +135,7 @@ async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
+async fn a_file_system_that_was_not_resized_is_an_error() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     let guest = pve.create(&support::ct(1)).await.expect("created");
@@ -150,7 +150,7 @@ async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
+async fn a_guest_being_created_is_not_confused_with_the_previous_one() {
     // A second here, so that the list is late however slow this machine is.
     let sweep = Duration::from_secs(u64::from(support::simulated::FACTOR));
     let timing = Timing {
@@ -194,7 +194,7 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
+async fn an_interrupted_download_continues_on_the_host() {
     let sim = simulated_host(|builder| builder).await;
     let url = "https://images.example/a.qcow2";
     sim.world.offer_download(url, 2_000_000_000, "");

@@ -10,7 +10,7 @@ use support::server::Server;
 use support::world::World;
 
 #[tokio::test]
-async fn a_guest_that_only_has_our_vmid_is_never_touched() {
+async fn a_guest_that_only_has_our_vmid_is_not_changed() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |guest| {
         guest.config.remove("tags");
@@ -52,7 +52,7 @@ async fn a_guest_that_only_has_our_vmid_is_never_touched() {
 }
 
 #[tokio::test]
-async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
+async fn a_copy_with_our_tag_is_not_changed() {
     let mut world = World::new();
     let mut guest = add(&mut world, 150, 1, |guest| {
         guest.config.insert(
@@ -85,7 +85,7 @@ async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
 }
 
 #[tokio::test]
-async fn a_guest_that_moved_is_found_where_it_went() {
+async fn a_migrated_guest_is_found() {
     let mut world = World::new();
     let guest = add(&mut world, 321, 1, |guest| guest.node = "pve2".to_owned());
     let server = Server::start(world).await;
@@ -103,7 +103,7 @@ async fn a_guest_that_moved_is_found_where_it_went() {
 }
 
 #[tokio::test]
-async fn a_copy_is_told_from_its_original_in_one_look_at_the_list() {
+async fn a_copy_is_recognised_in_the_list() {
     let mut world = World::new();
     add(&mut world, 100, 1, |_| {});
     let tags = world.guests[&100].config["tags"].clone();
@@ -123,7 +123,7 @@ async fn a_copy_is_told_from_its_original_in_one_look_at_the_list() {
 }
 
 #[tokio::test]
-async fn a_removal_takes_the_planned_guest_and_leaves_a_restored_backup() {
+async fn deletion_does_not_affect_a_restored_backup() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |_| {});
     let config = world.guests[&100].config.clone();
@@ -138,7 +138,7 @@ async fn a_removal_takes_the_planned_guest_and_leaves_a_restored_backup() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_taken_is_left_and_a_given_one_is_refused() {
+async fn an_id_in_use_is_skipped_or_refused_if_given() {
     let server = Server::start(World::new()).await;
     let pve = support::client(&server);
     let first = pve.create(&support::vm(1)).await.expect("a guest");
@@ -155,7 +155,7 @@ async fn an_id_that_is_taken_is_left_and_a_given_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_protected_guest_stays() {
+async fn a_protected_guest_is_not_deleted() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |guest| {
         guest.config.insert("protection".to_owned(), "1".to_owned());
@@ -174,7 +174,7 @@ async fn a_protected_guest_stays() {
 }
 
 #[tokio::test]
-async fn notes_alone_make_no_guest_ours() {
+async fn notes_alone_do_not_make_a_guest_ours() {
     let new = support::vm(1);
     let vmid = choose(&new.uuid, &(10_000..=89_999), &[].into()).expect("an id");
     let mut world = World::new();
@@ -203,7 +203,7 @@ async fn notes_alone_make_no_guest_ours() {
 }
 
 #[tokio::test]
-async fn a_guest_with_the_tags_of_two_sites_is_refused_and_stays() {
+async fn a_guest_with_tags_of_two_sites_is_not_changed() {
     let mut world = World::new();
     let guest = add(&mut world, 150, 1, |guest| {
         if let Some(tags) = guest.config.get_mut("tags") {
@@ -232,7 +232,7 @@ async fn a_guest_with_the_tags_of_two_sites_is_refused_and_stays() {
 }
 
 #[tokio::test]
-async fn a_guest_whose_tags_were_removed_is_seen_without_an_identity_and_not_called_removed() {
+async fn a_guest_whose_tags_were_removed_is_listed_without_identity() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |guest| {
         guest.config.remove("tags");
@@ -262,7 +262,7 @@ async fn a_guest_whose_tags_were_removed_is_seen_without_an_identity_and_not_cal
 }
 
 #[tokio::test]
-async fn a_guest_without_a_site_is_completed_only_where_the_plan_found_it_so() {
+async fn a_guest_without_site_is_completed_only_if_planned() {
     let mut new = support::vm(1);
     let mut world = World::new();
     add(&mut world, 150, 1, |guest| {
@@ -282,7 +282,7 @@ async fn a_guest_without_a_site_is_completed_only_where_the_plan_found_it_so() {
 }
 
 #[tokio::test]
-async fn a_node_of_this_machine_without_a_site_is_taken_only_where_the_plan_found_it_so() {
+async fn a_local_node_without_site_is_completed_only_if_planned() {
     let mut new = support::vm(1);
     let place = tempfile::tempdir().expect("a directory");
     let root = place.path().join("local");

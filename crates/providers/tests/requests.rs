@@ -101,12 +101,12 @@ fn compare(description: &Description) {
 }
 
 #[test]
-fn every_request_is_one_the_api_knows() {
+fn every_request_is_in_the_schema_extract() {
     compare(&extract());
 }
 
 #[test]
-fn the_extract_is_not_the_whole_story() {
+fn every_request_is_in_the_whole_schema() {
     match whole() {
         Some(description) => compare(&description),
         None => eprintln!("SKIPPED: the whole description is not there"),

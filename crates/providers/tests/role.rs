@@ -43,7 +43,7 @@ async fn simulated_host(grants: &[Grant]) -> SimulatedHost {
     sim
 }
 
-/// Checks before a run, as they are made for a manifest.
+/// Checks before a run, as they are created for a manifest.
 async fn checks(pve: &Pve) -> Result<(), String> {
     let storage = |storage: &str, content: &[&str]| StorageRequirement {
         host: "pve1".to_owned(),
@@ -161,7 +161,7 @@ async fn work(pve: &Pve, sim: &SimulatedHost) -> Result<(), PortError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_printed_role_suffices_for_everything() {
+async fn the_printed_role_is_sufficient() {
     let sim = simulated_host(&role::grants(9, &abilities())).await;
     let pve = sim.client();
     checks(&pve).await.expect("the checks pass");
@@ -184,7 +184,7 @@ async fn the_printed_role_suffices_for_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_privilege_of_the_printed_role_is_missed_when_it_is_left_out() {
+async fn each_privilege_of_the_printed_role_is_required() {
     let all = role::grants(9, &abilities());
     let mut tried = 0;
     for (at, grant) in all.iter().enumerate() {

@@ -47,7 +47,7 @@ fn commands_run_on_a_node_whose_key_is_pinned() {
 }
 
 #[test]
-fn commands_share_a_connection_until_the_guest_is_forgotten() {
+fn commands_share_a_connection_until_the_keys_are_deleted() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -67,7 +67,7 @@ fn commands_share_a_connection_until_the_guest_is_forgotten() {
 }
 
 #[test]
-fn whoever_has_another_key_is_refused() {
+fn a_different_host_key_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -79,7 +79,7 @@ fn whoever_has_another_key_is_refused() {
 }
 
 #[test]
-fn whoever_makes_its_own_key_is_believed_only_when_a_person_says_so() {
+fn an_unpinned_host_key_must_be_confirmed() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -92,7 +92,7 @@ fn whoever_makes_its_own_key_is_believed_only_when_a_person_says_so() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_or_does_not_let_in_is_told_apart() {
+fn unreachable_and_denied_are_distinguished() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let mut sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -113,7 +113,7 @@ fn a_node_that_does_not_answer_or_does_not_let_in_is_told_apart() {
 }
 
 #[test]
-fn a_node_gets_neither_the_agent_nor_ports_nor_programs_of_whoever_reaches_it() {
+fn agent_ports_and_local_commands_are_not_forwarded() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -148,7 +148,7 @@ fn a_node_gets_neither_the_agent_nor_ports_nor_programs_of_whoever_reaches_it() 
 }
 
 #[test]
-fn a_node_that_prints_without_end_does_not_fill_the_memory() {
+fn endless_output_is_limited() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -168,7 +168,7 @@ fn a_node_that_prints_without_end_does_not_fill_the_memory() {
 }
 
 #[test]
-fn an_answer_that_trickles_in_has_a_deadline() {
+fn slow_output_times_out() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -190,7 +190,7 @@ fn an_answer_that_trickles_in_has_a_deadline() {
 }
 
 #[test]
-fn no_file_is_left_behind_by_a_driver_that_is_killed() {
+fn a_killed_driver_leaves_no_files() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
@@ -244,7 +244,7 @@ fn converge(ssh: &Ssh, pusher: &Pusher) -> Result<bool, PushError> {
 }
 
 #[test]
-fn a_job_is_confirmed_once_however_often_the_node_asks() {
+fn a_job_is_confirmed_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let script = r#"
 case "$asked" in
@@ -262,7 +262,7 @@ esac"#;
 }
 
 #[test]
-fn a_node_that_reports_without_end_is_not_followed_for_ever() {
+fn a_misbehaving_node_is_not_followed_forever() {
     let steps = r#"awk 'BEGIN { while (1) printf "{\"n\":%d,\"event\":\"step\",\"words\":\"s\"}\n", ++n }'"#;
     let again = r#"echo >>tries; n=$(wc -l <tries); echo "{\"n\":$n,\"event\":\"step\",\"words\":\"s\"}"; exit 255"#;
     let beats = r#"while :; do echo '{"n":0,"event":"alive"}'; sleep 0.1; done"#;
@@ -294,7 +294,7 @@ fn a_node_that_reports_without_end_is_not_followed_for_ever() {
 }
 
 #[test]
-fn whoever_does_not_want_to_know_any_more_need_not_wait_for_a_node() {
+fn following_a_node_can_be_stopped() {
     let directory = tempfile::tempdir().expect("a directory");
     let script = r#"echo '{"n":1,"event":"step","words":"s"}'; sleep 1000"#;
     let (_sshd, ssh, pusher) = misbehaving(directory.path(), script);

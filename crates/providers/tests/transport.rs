@@ -25,7 +25,7 @@ async fn another_certificate_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_unreachable_and_nothing_was_sent() {
+async fn a_closed_port_is_unreachable_and_nothing_was_sent() {
     let server = Server::start(World::new()).await;
     let mut settings = settings(&server);
     settings.endpoint.url = "https://127.0.0.1:9".to_owned();
@@ -35,7 +35,7 @@ async fn a_port_where_nobody_listens_is_unreachable_and_nothing_was_sent() {
 }
 
 #[tokio::test]
-async fn plain_http_is_not_spoken() {
+async fn plain_http_is_refused() {
     let server = Server::start(World::new()).await;
     let mut settings = settings(&server);
     settings.endpoint.url = "http://127.0.0.1:8006".to_owned();
@@ -44,7 +44,7 @@ async fn plain_http_is_not_spoken() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_known_is_refused_without_showing_it() {
+async fn an_unknown_token_is_refused_without_showing_it() {
     let server = Server::start(World::new()).await;
     let mut settings = settings(&server);
     let other = "root@pam!x1=0f0e0d0c-0b0a-4908-8706-0504030201ff";
@@ -56,7 +56,7 @@ async fn a_token_that_is_not_known_is_refused_without_showing_it() {
 }
 
 #[tokio::test]
-async fn a_login_is_made_once_and_again_when_its_ticket_is_refused() {
+async fn a_login_is_repeated_when_its_ticket_is_rejected() {
     let server = Server::start(World::new()).await;
     let mut settings = settings(&server);
     settings.credential = Credential::Login {
@@ -114,7 +114,7 @@ async fn the_reason_phrase_is_read_and_classified() {
 }
 
 #[tokio::test]
-async fn a_silent_server_is_given_up_on_and_the_guest_is_found_again() {
+async fn a_guest_is_found_after_a_response_timeout() {
     let server = Server::start(World::new()).await;
     let limits = PveLimits {
         answer: Duration::from_millis(400),
@@ -134,7 +134,7 @@ async fn a_silent_server_is_given_up_on_and_the_guest_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_guests_own_host_is_asked_and_the_entry_stands_in_for_it() {
+async fn the_host_of_a_guest_is_called_directly_or_through_the_entry() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |_| {});
     let entry = Server::start(world).await;
@@ -194,7 +194,7 @@ async fn requests_in_flight_are_limited() {
 }
 
 #[tokio::test]
-async fn without_quorum_changes_stop_and_questions_go_on() {
+async fn without_quorum_changes_stop_and_queries_continue() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |_| {});
     let server = Server::start(world).await;
@@ -225,7 +225,7 @@ async fn without_quorum_changes_stop_and_questions_go_on() {
 }
 
 #[tokio::test]
-async fn a_ticket_goes_with_its_csrf_token_and_is_renewed_before_it_runs_out() {
+async fn a_ticket_is_sent_with_its_csrf_token_and_renewed() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |_| {});
     let server = Server::start(world).await;

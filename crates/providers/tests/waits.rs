@@ -11,7 +11,7 @@ use support::server::Server;
 use support::world::{Effect, Fault, World};
 
 #[tokio::test]
-async fn a_task_that_warns_is_a_success() {
+async fn a_task_with_warnings_is_a_success() {
     let mut world = World::new();
     world.warnings = true;
     let server = Server::start(world).await;
@@ -22,7 +22,7 @@ async fn a_task_that_warns_is_a_success() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_not_known_yet_is_waited_for() {
+async fn an_unknown_task_is_polled_again() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |_| {});
     let server = Server::start(world).await;
@@ -35,7 +35,7 @@ async fn a_task_that_is_not_known_yet_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_failed_task_comes_with_its_log_and_class() {
+async fn a_failed_task_is_reported_with_log_and_class() {
     let server = Server::start(World::new()).await;
     let mut guest = support::vm(1);
     guest.vmid = Some(100.into());
@@ -73,7 +73,7 @@ async fn a_failed_task_comes_with_its_log_and_class() {
 }
 
 #[tokio::test]
-async fn a_lock_of_someone_else_is_waited_for() {
+async fn a_foreign_lock_is_waited_for() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |guest| {
         guest.config.insert("lock".to_owned(), "backup".to_owned());
@@ -95,7 +95,7 @@ async fn a_lock_of_someone_else_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_lock_that_stays_is_named_with_its_task_and_never_broken() {
+async fn a_permanent_lock_is_reported_with_its_task_and_not_broken() {
     let mut world = World::new();
     world.task_length = 1_000_000;
     world.task("vzdump", "100", Effect::Fail("never"));
@@ -123,7 +123,7 @@ async fn a_lock_that_stays_is_named_with_its_task_and_never_broken() {
 }
 
 #[tokio::test]
-async fn a_lock_timeout_is_tried_again() {
+async fn a_lock_timeout_is_retried() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |_| {});
     let server = Server::start(world).await;

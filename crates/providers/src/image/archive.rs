@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn repositories_of_others_are_left_out() {
+    fn other_repositories_are_ignored() {
         let others = "deb https://engine.example/linux/debian bookworm main\ndeb https://apt.example bookworm main\ndeb http://archive.example/ubuntu noble main\ndeb http://x.example/debian bookworm stable\ndeb cdrom:[Debian]/debian bookworm main\n";
         assert_eq!(chosen(&[("sources.list", others)]), Archive::default());
         let off = "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: bookworm\nComponents: main\n";
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_that_is_asked_for_comes_first() {
+    fn a_given_mirror_takes_precedence() {
         let nowhere = Path::new("/nonexistent");
         assert_eq!(
             Archive::choose(Some("http://m.example/debian/"), nowhere),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_machine_names_no_mirror_mmdebstrap_chooses_and_its_sources_stay() {
+    fn without_a_mirror_mmdebstrap_chooses_the_sources() {
         let none = Archive::default();
         assert_eq!(none.suites("trixie"), []);
         assert_eq!(none.render("trixie"), None);

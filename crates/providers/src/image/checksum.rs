@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::recipe::hexadecimal;
 
-/// What a directory adds up to.
+/// The checksum and size of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TreeChecksum {
     /// The hash, in hexadecimal digits.
@@ -20,7 +20,7 @@ pub(super) struct TreeChecksum {
     pub(super) files: u64,
 }
 
-/// Adds up a directory, without the one file in it that keeps the result.
+/// Computes the checksum of a directory, without its record file.
 pub(super) fn sum(directory: &Path, without: &str) -> std::io::Result<TreeChecksum> {
     let mut total = TreeChecksum {
         checksum: String::new(),
@@ -68,7 +68,7 @@ pub(super) fn sum(directory: &Path, without: &str) -> std::io::Result<TreeChecks
     Ok(total)
 }
 
-/// Hashes a file. Its own hash and not its bytes go on, so that no file can look like two.
+/// Hashes a file. Its digest is hashed instead of its bytes, so that file boundaries are unambiguous.
 fn contents(path: &Path, buffer: &mut [u8]) -> std::io::Result<[u8; 32]> {
     let mut file = fs_err::File::open(path)?;
     let mut hash = Sha256::new();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_tree_adds_up_to_the_same() {
+    fn the_same_tree_has_the_same_checksum() {
         let one = tree();
         assert_eq!(checksum(&one), checksum(&tree()));
         fs_err::write(one.path().join("image.json"), "{}").unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_seen() {
+    fn every_change_changes_the_checksum() {
         let before = checksum(&tree());
         let changes: &[fn(&Path)] = &[
             |root| fs_err::write(root.join("etc/a"), "onf").unwrap(),

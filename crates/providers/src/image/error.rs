@@ -106,7 +106,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// Returns what a person can do next.
+    /// Returns what the user can do next.
     pub fn hint(&self) -> String {
         match self {
             Self::Unknown { known, .. } => format!("available: {}", known.join(", ")),
@@ -157,7 +157,7 @@ impl ImageError {
         }
     }
 
-    /// Makes the port's error of it.
+    /// Creates the port's error of it.
     pub fn into_port_error(self, doing: &str) -> PortError {
         let class = match &self {
             Self::Unknown { .. } | Self::Absent { .. } => ErrorClass::Missing,
@@ -177,7 +177,7 @@ impl ImageError {
         }
     }
 
-    /// Finds out why building failed, from what was printed.
+    /// Classifies the failure of a build by its output.
     pub(super) fn from_build(
         name: &str,
         program: &str,
@@ -223,7 +223,7 @@ impl ImageError {
     }
 }
 
-/// The room there was when something failed.
+/// The disk space when a build failed.
 pub(super) struct DiskSpace {
     pub(super) path: PathBuf,
     pub(super) free: u64,

@@ -27,10 +27,10 @@ use store::{ImageRecord, ImageStore, RECORD, file};
 /// Where apt is told about archives.
 const APT: &str = "/etc/apt";
 
-/// Hears how building goes, a line at a time.
+/// Receives progress, one line at a time.
 pub type ProgressCallback<'s> = &'s (dyn Fn(&str) + Send + Sync);
 
-/// The images of a realm.
+/// The image cache of a local host.
 #[derive(Clone, Debug)]
 pub struct Images {
     store: ImageStore,
@@ -40,7 +40,7 @@ pub struct Images {
 /// A root file system that is never changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageTree {
-    /// Key of the recipe it was made by.
+    /// Key of the recipe it was created by.
     pub key: String,
     /// Its root directory.
     pub path: PathBuf,
@@ -49,7 +49,7 @@ pub struct ImageTree {
 /// A disk that is never changed, with the kernel that boots from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskImage {
-    /// Key of the recipe it was made by.
+    /// Key of the recipe it was created by.
     pub key: String,
     /// The disk: one ext4 file system with the label `root`.
     pub qcow2: PathBuf,
@@ -66,7 +66,7 @@ pub struct ImageInfo {
     pub name: String,
     /// Key of its recipe.
     pub key: String,
-    /// When it was made.
+    /// When it was created.
     pub made: jiff::Timestamp,
     /// Where its packages came from.
     pub mirror: String,
@@ -74,7 +74,7 @@ pub struct ImageInfo {
     pub bytes: u64,
     /// Files, directories and everything else.
     pub files: u64,
-    /// What it added up to when it was made.
+    /// Its checksum when it was built.
     pub checksum: String,
     /// Whether the recipe is still the same.
     pub current: bool,
@@ -84,12 +84,12 @@ pub struct ImageInfo {
     pub path: PathBuf,
 }
 
-/// What looking at every byte of an image showed.
+/// The result of verifying an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageVerification {
     /// The image.
     pub info: ImageInfo,
-    /// What it adds up to now.
+    /// Its checksum now.
     pub found: String,
 }
 
@@ -101,7 +101,7 @@ impl ImageInfo {
 }
 
 impl ImageVerification {
-    /// Returns whether it is as it was made.
+    /// Returns whether it is unchanged.
     pub fn is_intact(&self) -> bool {
         self.found == self.info.checksum
     }
@@ -220,8 +220,7 @@ impl Images {
             .collect()
     }
 
-    /// Adds up every byte of the images of a name, or of the one with this name and key, and
-    /// compares with what it was when they were made.
+    /// Verifies the checksums of the images of a name, or of the one with this name and key.
     pub async fn verify(&self, name: &str) -> Result<Vec<ImageVerification>, ImageError> {
         let mut verifications = Vec::new();
         for info in self.find(name)? {
@@ -252,7 +251,7 @@ impl Images {
         Ok(images)
     }
 
-    /// Removes what builders left that were killed, and returns how many pieces.
+    /// Removes leftovers of killed builders and returns their number.
     pub fn sweep(&self) -> Result<usize, ImageError> {
         self.store.sweep_all()
     }
@@ -385,12 +384,12 @@ fn unknown(name: &str) -> ImageError {
     }
 }
 
-/// Adds up an image, reading every byte.
+/// Computes the checksum of an image.
 async fn checksum_of(path: PathBuf) -> Result<checksum::TreeChecksum, ImageError> {
     off(move || checksum::sum(&path, RECORD).map_err(|source| file("read", &path, source))).await
 }
 
-/// Does something to an image on a thread that may wait: there are many files.
+/// Runs blocking work on a separate thread.
 async fn off<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {

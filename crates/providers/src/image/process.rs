@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_builds_does_not_get_the_interrupts_of_the_terminal() {
+    fn build_programs_do_not_receive_terminal_interrupts() {
         // Unlike that of any other test: processes of the whole machine are looked at.
         let word = format!("10{}.5", std::process::id());
         let running = IsolatedProcess::start(vec!["sleep".into(), word.clone().into()], &[]);

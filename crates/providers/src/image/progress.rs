@@ -5,10 +5,10 @@ use std::time::Duration;
 use homestak_api::runtime::{Clock as _, WallClock};
 use jiff::Timestamp;
 
-/// How long one line stands at least.
+/// The minimum time between two lines.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// What builders say at the start of a phase, and what people are told.
+/// Output of builders at the start of a phase, and the text that is reported.
 const PHASES: &[(&str, &str)] = &[
     ("I: running apt-get update", "reading package lists"),
     ("I: downloading packages", "downloading packages"),
@@ -23,7 +23,7 @@ const PHASES: &[(&str, &str)] = &[
     ("update-initramfs: Generating", "building the initramfs"),
 ];
 
-/// Follows a build and tells about it.
+/// Reports the progress of a build.
 pub(super) struct BuildProgress<'s> {
     name: &'s str,
     report: &'s (dyn Fn(&str) + Send + Sync),
@@ -48,13 +48,13 @@ impl<'s> BuildProgress<'s> {
         }
     }
 
-    /// Says that something begins.
+    /// Starts a phase.
     pub(super) fn phase(&mut self, phase: &'static str) {
         self.phase = phase;
         self.report_line(WallClock.now());
     }
 
-    /// Hears a line of a builder.
+    /// Processes a line of output.
     pub(super) fn line_seen(&mut self, line: &str) {
         self.line_at(line, WallClock.now());
     }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_build_is_told_in_few_lines() {
+    fn a_long_build_is_reported_in_few_lines() {
         let lines = Mutex::new(Vec::new());
         let report = |line: &str| lines.lock().unwrap().push(line.to_owned());
         let mut progress = BuildProgress::new("debian-12", &report);

@@ -118,7 +118,7 @@ pub(super) enum ImageFormat {
     Script(&'static str),
 }
 
-/// How an image is made.
+/// How an image is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recipe {
     /// Its name.
@@ -200,7 +200,7 @@ impl Recipe {
             "apt": APT,
             "modules": DISK_MODULES,
             "archive": archive,
-            // A disk changes with the tree it is made of.
+            // A disk changes with the tree it is created of.
             "tree": Self::tree(self.name.trim_end_matches("-disk"))
                 .filter(|_| self.make == ImageFormat::Disk)
                 .map(|tree| tree.key(archive)),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::archive::Archive;
 use super::error::ImageError;
 
-/// The file that makes a directory an image. It is written last.
+/// The file that creates a directory an image. It is written last.
 pub(super) const RECORD: &str = "image.json";
 
 /// Start of the names of directories that are being built, or being removed.
@@ -41,11 +41,11 @@ pub(super) struct ImageRecord {
     pub(super) name: String,
     /// Key of the recipe.
     pub(super) key: String,
-    /// When it was made.
+    /// When it was created.
     pub(super) made: jiff::Timestamp,
     /// Where its packages came from.
     pub(super) archive: Archive,
-    /// What it adds up to.
+    /// Its checksum.
     pub(super) checksum: String,
     /// Bytes on the disk.
     pub(super) bytes: u64,
@@ -87,8 +87,8 @@ impl ImageStore {
         images
     }
 
-    /// Takes the right to build an image, and waits for whoever has it. `notice` is called once
-    /// when there is someone. Cancel-safe: dropping it gives up the wait.
+    /// Locks an image for building. `notice` is called once if the lock must be waited for. Cancel-safe:
+    /// dropping it stops waiting.
     pub(super) async fn lock(&self, name: &str, notice: impl FnOnce()) -> Result<File, ImageError> {
         // Trees have programs with the set-user-ID bit.
         crate::private::directory(&self.directory)
@@ -121,7 +121,7 @@ impl ImageStore {
         }
     }
 
-    /// Makes a place to build an image in. The caller has its lock.
+    /// Creates a place to build an image in. The caller has its lock.
     pub(super) fn begin(&self, name: &str) -> Result<BuildDirectory, ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
         let path = self.directory.join(format!("{BUILDING}{name}-{unique}"));
@@ -143,7 +143,7 @@ impl ImageStore {
         durable::write(&at, format!("{text}\n").as_bytes(), Access::PUBLIC)
             .map_err(|source| file("write", &at, source))?;
         let place = self.place(&record.name, &record.key);
-        // Something that is there and does not count is in the way.
+        // An incomplete directory of that name is replaced.
         if fs_err::symlink_metadata(&place).is_ok() {
             self.discard(&place)?;
         }
@@ -166,7 +166,7 @@ impl ImageStore {
         }
     }
 
-    /// Takes a directory out of sight at once, then removes it.
+    /// Renames a directory, then removes it.
     fn discard(&self, place: &Path) -> Result<(), ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
         let removing = self.directory.join(format!("{REMOVING}{unique}"));
@@ -174,7 +174,7 @@ impl ImageStore {
         clear(&removing).map_err(|source| file("remove", &removing, source))
     }
 
-    /// Removes what builders of this image left that were killed. The caller has its lock.
+    /// Removes leftovers of killed builders of this image. The caller holds its lock.
     pub(super) fn sweep(&self, name: &str) -> Result<usize, ImageError> {
         let mut swept = 0;
         let start = format!("{BUILDING}{name}-");
@@ -192,7 +192,7 @@ impl ImageStore {
         Ok(swept)
     }
 
-    /// Removes what builders left that were killed, except of images that are being built now.
+    /// Removes leftovers of killed builders, except of images that are being built.
     pub(super) fn sweep_all(&self) -> Result<usize, ImageError> {
         let mut swept = 0;
         for lock in self.names(LOCK) {
@@ -231,7 +231,7 @@ impl ImageStore {
     }
 }
 
-/// A place to build in. It is removed when building does not come to its end.
+/// A build directory. Removed unless the build is finished.
 pub(super) struct BuildDirectory {
     path: Option<PathBuf>,
 }
@@ -284,7 +284,7 @@ fn clear(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Makes an error about a file.
+/// Creates an error about a file.
 pub(super) fn file(doing: &'static str, path: &Path, source: std::io::Error) -> ImageError {
     ImageError::File {
         doing,

@@ -65,7 +65,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn two_builders_at_once_build_once() {
+async fn concurrent_builders_build_once() {
     if !root() {
         return;
     }
@@ -91,7 +91,7 @@ async fn two_builders_at_once_build_once() {
 }
 
 #[tokio::test]
-async fn a_build_that_fails_says_why_and_leaves_nothing() {
+async fn a_failed_build_reports_why_and_leaves_nothing() {
     if !root() {
         return;
     }
@@ -110,7 +110,7 @@ async fn a_build_that_fails_says_why_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_build_that_is_dropped_ends_with_all_its_processes_and_leaves_nothing() {
+async fn a_dropped_build_kills_its_processes_and_leaves_nothing() {
     if !root() {
         return;
     }
@@ -142,7 +142,7 @@ async fn a_build_that_is_dropped_ends_with_all_its_processes_and_leaves_nothing(
 }
 
 #[tokio::test]
-async fn what_killed_builders_left_is_swept_and_what_others_build_is_not() {
+async fn leftovers_are_removed_and_running_builds_are_not() {
     if !root() {
         return;
     }
@@ -163,7 +163,7 @@ async fn what_killed_builders_left_is_swept_and_what_others_build_is_not() {
 }
 
 #[tokio::test]
-async fn a_change_to_an_image_is_found_and_one_in_use_is_not_removed() {
+async fn verification_finds_changes_and_images_in_use_are_not_removed() {
     if !root() {
         return;
     }
@@ -193,7 +193,7 @@ async fn a_change_to_an_image_is_found_and_one_in_use_is_not_removed() {
 }
 
 #[tokio::test]
-async fn a_disk_that_is_full_is_told_with_figures_and_nothing_is_left() {
+async fn a_full_disk_is_reported_with_sizes_and_nothing_is_left() {
     if !root() {
         return;
     }
@@ -254,7 +254,7 @@ fn an_image_whose_recipe_has_changed_is_outdated() {
 }
 
 #[tokio::test]
-async fn a_half_made_image_does_not_count() {
+async fn an_incomplete_image_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let images = Images::new(dir.path().to_owned());
     let recipe = Recipe::tree("debian-12").unwrap();
@@ -270,7 +270,7 @@ async fn a_half_made_image_does_not_count() {
 }
 
 #[tokio::test]
-async fn an_unknown_image_is_told_with_the_known_ones() {
+async fn an_unknown_image_is_reported_with_the_available_ones() {
     let images = Images::new("/nonexistent".into());
     let error = images.ensure_tree("debian-11", &quiet).await.unwrap_err();
     assert_eq!(error.to_string(), "image `debian-11` does not exist");
@@ -280,7 +280,7 @@ async fn an_unknown_image_is_told_with_the_known_ones() {
 }
 
 #[tokio::test]
-async fn waiting_for_a_builder_can_be_given_up() {
+async fn waiting_for_a_builder_can_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let images = Images::new(dir.path().to_owned());
     let held = images.store.lock("x", || ()).await.unwrap();

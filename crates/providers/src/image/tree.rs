@@ -52,7 +52,7 @@ fn command(builder: &Builder<'_>, root: &Path) -> Vec<OsString> {
     words
 }
 
-/// Turns what was installed into what nodes are made of.
+/// Turns what was installed into what nodes are created of.
 fn prepare(root: &Path, sources: Option<&str>) -> Result<(), ImageError> {
     remove_host_keys(&root.join("etc/ssh"))?;
     remove(&root.join("var/lib/dbus/machine-id"))?;

@@ -48,7 +48,7 @@ pub(super) struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Looks at the machine.
+    /// Reads the hierarchies of the machine.
     pub(super) fn of_machine() -> Self {
         let mounts = fs_err::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Self {
@@ -87,13 +87,13 @@ impl Hierarchies {
         found
     }
 
-    /// Tells whether version 2 is all there is, with its rule that a group has either processes
+    /// Returns whether version 2 is all there is, with its rule that a group has either processes
     /// or groups.
     pub(super) fn is_v2_only(&self) -> bool {
         self.unified.is_some() && self.old.is_empty()
     }
 
-    /// Says which limits the machine cannot enforce.
+    /// Returns the limits that the machine cannot enforce.
     pub(super) fn missing_controllers(&self) -> Vec<&'static str> {
         let unified = self
             .unified
@@ -124,7 +124,7 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Names the groups of a node; nothing is made yet.
+    /// Names the groups of a node; nothing is created yet.
     pub(super) fn new(hierarchies: Hierarchies, instance: &str, part: &str) -> Self {
         Self {
             hierarchies,
@@ -133,7 +133,7 @@ impl Cgroup {
         }
     }
 
-    /// Makes the groups that are ours to make, with their limits, and returns those that the
+    /// Creates the groups that are ours to make, with their limits, and returns those that the
     /// node's first process must be put into.
     pub(super) fn make(&self, limits: ResourceLimits) -> std::io::Result<Vec<PathBuf>> {
         let mut made = Vec::new();
@@ -144,7 +144,7 @@ impl Cgroup {
             let group = path.join(&self.own);
             match make_writable(path, &group) {
                 Ok(()) => {}
-                // Without its limit a node would still run, and preflight says so.
+                // Optional; preflight reports missing controllers.
                 Err(_) if resource == "freezer" => continue,
                 Err(error) => return Err(error),
             }
@@ -241,13 +241,13 @@ impl Cgroup {
             .collect()
     }
 
-    /// Tells whether any process is in the groups. Looks no further than the first.
+    /// Returns whether any process is in the groups.
     pub(super) fn is_alive(&self) -> bool {
         let mut alive = |pid| !is_zombie(pid);
         self.places().iter().any(|top| any(top, &mut alive))
     }
 
-    /// Ends every process at once.
+    /// Kills every process.
     pub(super) fn kill(&self) {
         for pid in self.processes() {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -265,7 +265,7 @@ impl Cgroup {
         }
     }
 
-    /// Returns every place where the node may have a group.
+    /// Returns all existing groups of the node.
     fn places(&self) -> Vec<PathBuf> {
         let tops = self.hierarchies.old.iter().map(|(_, path)| path);
         let tops = tops.chain(&self.hierarchies.unified);
@@ -310,8 +310,7 @@ fn v2_limits(limits: ResourceLimits) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Makes a group. Inside a node the hierarchies are shown read-only; they are its own all the
-/// same.
+/// Creates a group. Inside a node the hierarchies are mounted read-only and must be remounted.
 fn make_writable(hierarchy: &Path, group: &Path) -> std::io::Result<()> {
     match fs_err::create_dir_all(group) {
         Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -328,7 +327,7 @@ fn write(path: &Path, value: &str) -> std::io::Result<()> {
     fs_err::write(path, value)
 }
 
-/// Tells whether something holds for any process of a group and those below it.
+/// Returns whether something holds for any process of a group and those below it.
 fn any(group: &Path, holds: &mut dyn FnMut(i32) -> bool) -> bool {
     let mut visit = |group: &OwnedFd| {
         let text = processes_in(group).unwrap_or_default();
@@ -340,7 +339,7 @@ fn any(group: &Path, holds: &mut dyn FnMut(i32) -> bool) -> bool {
     };
     let top = tree::open(group, "");
     let found = top.and_then(|top| tree::walk(top, &mut visit, &mut |_, _| Ok(())));
-    // A group that could not be looked into may have processes.
+    // A group that cannot be read may have processes.
     found.unwrap_or_else(|error| error.kind() != std::io::ErrorKind::NotFound)
 }
 
@@ -372,7 +371,7 @@ fn groups_in(group: &OwnedFd) -> std::io::Result<Vec<CString>> {
     Ok(groups.map(|(name, _)| name).collect())
 }
 
-/// One that has ended and that nobody has asked about runs no more.
+/// Returns whether a process has exited.
 fn is_zombie(pid: i32) -> bool {
     let text = fs_err::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = text
@@ -395,7 +394,7 @@ mod tests {
     const PURE: &str = "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
     #[test]
-    fn both_versions_are_found_where_both_are_mounted() {
+    fn both_cgroup_versions_are_detected() {
         let found = Hierarchies::read(HYBRID);
         assert_eq!(
             found.unified.as_deref(),
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn version_two_alone_is_pure() {
+    fn cgroup_v2_alone_is_detected() {
         let found = Hierarchies::read(PURE);
         assert!(found.is_v2_only());
         let group = Cgroup::new(found, "local", "hs-local-100");
@@ -418,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_enters_a_node_joins_a_group_of_every_limit() {
+    fn entering_a_node_joins_a_group_of_every_limit() {
         let groups = |mounts: &str, systemd| {
             let hierarchies = Hierarchies {
                 systemd,
@@ -431,7 +430,7 @@ mod tests {
                 .join(resource)
                 .join("homestak-none/hs-none-100")
         };
-        // Also where they are gone: then it fails.
+        // Also if they were removed: then joining fails.
         for systemd in [false, true] {
             assert_eq!(groups(HYBRID, systemd), [own("memory"), own("cpu,cpuacct")]);
         }
@@ -441,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_are_nested_deeper_than_a_path_is_long_are_looked_into_and_removed() {
+    fn deeply_nested_groups_are_read_and_removed() {
         let place = tempfile::tempdir().expect("a directory");
         let top = place.path().join("top");
         fs_err::create_dir_all(top.join("other")).expect("made");
@@ -457,7 +456,7 @@ mod tests {
         assert_eq!(seen, [4242]);
         assert!(any(&top, &mut |pid| pid == 4242));
         assert!(!any(&place.path().join("none"), &mut |_| true));
-        // Files of groups go with them; here there are none.
+        // Control files are removed with their groups; here there are none.
         crate::local::node::remove_tree(&top).expect("removed");
         fs_err::create_dir_all(top.join("other")).expect("made");
         tree::tests::nest(&top, 2_500, |_| {});
@@ -466,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_does_not_run() {
+    fn an_exited_process_is_not_running() {
         assert!(is_zombie(i32::MAX));
         assert!(!is_zombie(
             i32::try_from(std::process::id()).expect("a pid")

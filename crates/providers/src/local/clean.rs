@@ -14,7 +14,7 @@ use super::{Local, cgroup, container, error, lease, net, node, saved_machine};
 /// Something that belongs to no node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leftover {
-    /// A directory of a node that was being made or removed.
+    /// A directory of a node that was being created or removed.
     Directory(std::path::PathBuf),
     /// Processes and control groups, by the part's name.
     Cgroup(String),
@@ -45,9 +45,9 @@ impl fmt::Display for Leftover {
 }
 
 impl Local {
-    /// Looks for what belongs to no node.
+    /// Finds leftovers that belong to no node.
     pub fn leftovers(&self) -> Result<Vec<Leftover>, PortError> {
-        // A directory that is not ours has nothing to be found, nor removed.
+        // Refuses a directory that is not ours.
         self.instance.check_marker()?;
         let nodes = node::all(&self.instance)?;
         let parts: BTreeSet<String> = nodes
@@ -88,7 +88,7 @@ impl Local {
         Ok(found)
     }
 
-    /// Removes what belongs to no node. What cannot be removed does not keep the rest.
+    /// Removes leftovers. An error does not stop the others from being removed.
     pub fn clean(&self) -> Result<Vec<Leftover>, PortError> {
         let found = self.leftovers()?;
         let tried = found.iter().map(|leftover| {
@@ -132,12 +132,12 @@ impl Local {
                 Some(uuid) => lease::release(&self.instance, &uuid),
                 None => Ok(()),
             },
-            // Taken down at the end, when nothing uses it.
+            // Removed at the end, if nothing uses it.
             Leftover::Network => Ok(()),
         }
     }
 
-    /// Removes what nodes share, as far as nothing uses it.
+    /// Removes shared resources that are not in use.
     fn clean_shared(&self) -> Result<(), PortError> {
         let io = |error: std::io::Error| error::io("clean up", &error);
         if !self.is_attached() {
@@ -160,8 +160,7 @@ impl Local {
         Ok(())
     }
 
-    /// Removes files that a program which was killed did not finish. Whoever writes one has the
-    /// lock, as the caller has.
+    /// Removes temporary files of killed processes. The caller holds the lock.
     fn remove_half_written(&self) -> std::io::Result<()> {
         for entry in fs_err::read_dir(self.instance.root())? {
             let path = entry?.path();
@@ -172,7 +171,7 @@ impl Local {
         Ok(())
     }
 
-    /// Stops and removes a node, whatever manifest it is of.
+    /// Stops and deletes a node of any manifest.
     pub fn remove(&self, node: &super::Node) -> Result<(), PortError> {
         let guest = node.reference(super::HOST);
         self.stop_node(

@@ -16,13 +16,12 @@ use super::node::{FirstBoot, Node};
 use super::{enter, isolation, tree};
 use crate::process;
 
-/// What the node's own keeper does: waits until it is in its group, mounts, tells the node who it
-/// is on its first start, and starts it again when it reboots.
+/// The supervisor script of a container: joins its groups, mounts, configures the identity on the
+/// first start, and restarts the container when it reboots.
 const SUPERVISOR: &str = concat!(include_str!("idmap.sh"), include_str!("container.sh"));
-/// How many namespaces of processes there are between us and the inside of a node: the keeper's
-/// and nspawn's.
+/// How many PID namespaces a node is below ours: the supervisor's and nspawn's.
 const LEVELS: usize = 2;
-/// How often it is looked whether a node has ended.
+/// The polling interval for the end of a node.
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// System calls and capabilities of a node that others run on.
 const HOSTING: [&str; 2] = [
@@ -30,7 +29,7 @@ const HOSTING: [&str; 2] = [
     "--system-call-filter=@mount @keyring @privileged @raw-io @module bpf perf_event_open",
 ];
 
-/// What a node that nobody runs on does without: devices of the machine, and files by their number.
+/// Capabilities that nodes without guests do not get.
 const DROPPED: &str = "CAP_MKNOD,CAP_DAC_READ_SEARCH";
 
 /// How many files `/tmp` and `/dev/shm` may have for each MiB of a node's memory: each takes about
@@ -144,7 +143,7 @@ pub(super) fn user_tasks(node: &Node) -> Option<u64> {
     node.ids.map(|_| limits(node).tasks() / 2)
 }
 
-/// Writes down what a node is told on its first start.
+/// Writes the first-boot data of a node.
 pub(super) fn prepare(
     instance: &Instance,
     node: &Node,
@@ -177,14 +176,14 @@ pub(super) fn prepare(
         .map_err(std::io::Error::other)
 }
 
-/// Takes away what it was told.
+/// Removes the first-boot data.
 pub(super) fn discard(instance: &Instance, node: &Node, group: &Cgroup) -> std::io::Result<()> {
     let (above, seed) = ("var/lib/cloud/seed", "/var/lib/cloud/seed/nocloud");
     if node.first_boot == FirstBoot::Direct {
         return Ok(());
     }
     match enter::ContainerEntry::of(node, group) {
-        // Through the node: what is below a mounted overlay is not changed beside it.
+        // Inside the node: the layers of a mounted overlay must not be changed.
         Some(entry) => {
             let mut words = entry.in_own_session(&[], &["rm", "-rf", seed]);
             let program = words.remove(0);
@@ -192,7 +191,7 @@ pub(super) fn discard(instance: &Instance, node: &Node, group: &Cgroup) -> std::
                 .map(|_| ())
                 .map_err(std::io::Error::other)
         }
-        // What a link leads to is not the node's.
+        // Links are not followed.
         None => match tree::open(&instance.node(&node.uuid).join("upper"), above) {
             Ok(above) => tree::remove(&above, c"nocloud"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -227,7 +226,7 @@ pub(super) fn stop(group: &Cgroup, halt: StopMode) {
     if let StopMode::Graceful(patience) = halt {
         let is_nspawn = |pid: &&Pid| comm(**pid) == "systemd-nspawn";
         let processes = group.processes();
-        // It passes the wish on to the node's first process.
+        // It passes the signal on to the node's first process.
         for pid in processes.iter().filter(is_nspawn) {
             let _ = rustix::process::kill_process(*pid, Signal::TERM);
         }
@@ -235,7 +234,7 @@ pub(super) fn stop(group: &Cgroup, halt: StopMode) {
             return;
         }
     }
-    // Until nothing is left: processes make new ones.
+    // Repeated, because processes may fork meanwhile.
     for _ in 0..200 {
         group.kill();
         if ended(group, POLL_INTERVAL) {
@@ -265,7 +264,7 @@ fn comm(pid: Pid) -> String {
         .to_owned()
 }
 
-/// Removes what nspawn leaves behind when it is killed.
+/// Removes leftovers of a killed nspawn.
 pub(super) fn sweep(part: &str) {
     for place in ["propagate", "unix-export"] {
         let path = Path::new("/run/systemd/nspawn").join(place).join(part);
@@ -277,7 +276,7 @@ pub(super) fn sweep(part: &str) {
     }
 }
 
-/// Returns parts that nspawn left something of.
+/// Returns the names of containers with leftovers of nspawn.
 pub(super) fn traces(prefix: &str) -> Vec<String> {
     let Ok(entries) = fs_err::read_dir("/run/systemd/nspawn/propagate") else {
         return Vec::new();

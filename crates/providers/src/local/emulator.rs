@@ -134,7 +134,7 @@ pub(super) fn version() -> Option<String> {
     text.lines().next().map(str::to_owned)
 }
 
-/// Makes a disk that keeps only what differs from another.
+/// Creates a disk that keeps only what differs from another.
 pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::ProgramError> {
     // By its own name: what leads there may be gone while the disk is still in use.
     let base = fs_err::canonicalize(base).unwrap_or_else(|_| base.to_owned());
@@ -145,7 +145,7 @@ pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::ProgramEr
     process::run("qemu-img", &words).map(|_| ())
 }
 
-/// Grows a disk that no machine uses, when it is smaller.
+/// Resizes a disk that no machine uses, when it is smaller.
 pub(super) fn grow(disk: &Path, gib: u64) -> Result<(), process::ProgramError> {
     let path = disk.to_string_lossy();
     let info = process::run("qemu-img", &["info", "--output=json", &path])?;

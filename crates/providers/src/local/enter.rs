@@ -50,7 +50,7 @@ pub(super) struct ContainerEntry {
 }
 
 impl ContainerEntry {
-    /// Finds the way into a container; `None` when it does not run.
+    /// Returns the data to enter a container; `None` if it is not running.
     pub(super) fn of(node: &Node, group: &Cgroup) -> Option<Self> {
         let tasks = container::user_tasks(node);
         Some(Self {
@@ -114,7 +114,7 @@ impl Local {
         Some(entry.in_own_session(environment, words))
     }
 
-    /// Returns the same for someone at a terminal. The node gets one that is made for it and ends
+    /// Returns the same for someone at a terminal. The node gets one that is created for it and ends
     /// with the command: who has ours could type into it, and read what is typed later.
     pub fn enter_at_terminal(
         &self,
@@ -172,7 +172,7 @@ mod tests {
     use crate::process::run;
 
     #[test]
-    fn nothing_runs_where_a_group_of_the_node_cannot_be_joined() {
+    fn nothing_runs_if_a_group_of_the_node_cannot_be_joined() {
         let place = tempfile::tempdir().expect("a directory");
         let group = |name: &str| {
             let group = place.path().join(name);

@@ -35,7 +35,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Tells whether a number is the highest that was seen; refuses one that is lower.
+    /// Returns whether a number is the highest that was seen; refuses one that is lower.
     fn is_newest(&self, fence: &Fence, seen: &BTreeMap<String, i64>) -> Result<bool, PortError> {
         match seen.get(&fence.scope) {
             Some(highest) if *highest > fence.number => Err(PortError::refused(
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_driver_that_lost_its_lease_changes_nothing_and_can_still_look() {
+    async fn a_driver_that_lost_its_lease_can_only_read() {
         let root = tempfile::tempdir().expect("a directory");
         let instance = Instance::at(root.path()).expect("a realm");
         let local = Local::open(instance, LocalSettings::default());

@@ -15,20 +15,20 @@ use super::lock::Lock;
 use super::{error, fence};
 use crate::private;
 
-/// Where the local host is when nothing else is said.
+/// The default root directory.
 pub const ROOT: &str = "/var/lib/homestak";
 /// The bridge that nodes are on.
 pub(super) const BRIDGE: &str = "vmbr0";
 
-/// The file that makes a directory one of the local host.
+/// The file that creates a directory one of the local host.
 const MARKER: &str = ".homestak-local";
 
-/// What the mark says.
+/// The content of the marker.
 #[derive(Serialize, Deserialize)]
 struct InstanceMarker {
-    /// Which one it is, among all machines.
+    /// Its globally unique id.
     id: String,
-    /// What its parts on the machine are called.
+    /// Its name in network links, namespaces and units.
     name: String,
 }
 
@@ -42,7 +42,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Takes a root directory. Everything made on the machine is named after it.
+    /// Uses a root directory. Everything created on the machine is named after it.
     pub fn at(root: &Path) -> Result<Self, PortError> {
         let doing = format!("use {}", root.display());
         let given_absolute = root.is_absolute();
@@ -78,12 +78,12 @@ impl Instance {
         Self { patience, ..self }
     }
 
-    /// Takes the root directory for the local host: creates and marks it, or finds its mark. Refuses
-    /// a directory that is someone else's.
+    /// Claims the root directory: creates and marks it, or verifies its marker. Refuses a directory
+    /// that is in use for something else.
     pub fn claim(&self) -> Result<(), PortError> {
         let marked = self.check_marker()?;
         self.io(private::directory(&self.root))?;
-        // What an earlier release left open to others.
+        // Earlier releases did not restrict these.
         for part in [self.images(), self.nodes()] {
             if part.is_dir() {
                 self.io(private::close(&part, 0o700))?;
@@ -106,7 +106,7 @@ impl Instance {
         ))
     }
 
-    /// Tells whether the root directory is marked as this local host's. Refuses one that is not and
+    /// Returns whether the root directory is marked as this local host's. Refuses one that is not and
     /// has anything in it that the local host did not put there, and one that is another's.
     pub(super) fn check_marker(&self) -> Result<bool, PortError> {
         match fs_err::read(self.root.join(MARKER)) {
@@ -249,12 +249,12 @@ impl Instance {
         format!("hs-{}-{vmid}", self.name)
     }
 
-    /// Waits for the right to give out ids and addresses and to change the network.
+    /// Locks ids, addresses and the network.
     pub(super) fn lock(&self) -> Result<Lock, PortError> {
         self.take("realm.lock")
     }
 
-    /// Waits for the right to change one node.
+    /// Locks one node.
     pub(super) fn lock_node(&self, uuid: &GuestUuid) -> Result<Lock, PortError> {
         self.take(&format!("locks/{uuid}"))
     }
@@ -267,8 +267,7 @@ impl Instance {
     }
 }
 
-/// Returns the one path of a directory, which need not exist: without links, `..` and slashes that
-/// change nothing.
+/// Returns the canonical path of a directory, which need not exist.
 fn canonical(path: &Path) -> PathBuf {
     let mut found = PathBuf::from("/");
     for part in path.components() {
@@ -286,14 +285,14 @@ fn canonical(path: &Path) -> PathBuf {
     found
 }
 
-/// Tells whether a node's directory is called so, also one that is being made or removed.
+/// Returns whether a node's directory is called so, also one that is being created or removed.
 pub(super) fn is_node(name: &str) -> bool {
     let half = name.strip_prefix(".new-");
     let half = half.or_else(|| name.strip_prefix(".gone-"));
     GuestUuid::new(half.unwrap_or(name)).is_some()
 }
 
-/// Tells whether an address that is given out is called so.
+/// Returns whether an address that is given out is called so.
 pub(super) fn is_lease(name: &str) -> bool {
     let name = name.strip_prefix('.').unwrap_or(name);
     name.parse::<std::net::Ipv4Addr>().is_ok() || name.contains(durable::TEMPORARY)
@@ -316,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_into_what_linux_allows_for_links() {
+    fn link_names_are_short_enough_for_linux() {
         for root in ["/var/lib/homestak", "/tmp/some/where/else"] {
             let instance = Instance::at(Path::new(root)).expect("a realm");
             assert!(instance.uplink().len() <= 15, "{}", instance.uplink());
@@ -331,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_mount_options_would_misread_is_refused() {
+    fn a_root_with_special_characters_is_refused() {
         for root in ["relative", "/tmp/a,b", "/tmp/a:b", "/tmp/with space"] {
             assert!(Instance::at(Path::new(root)).is_err(), "{root}");
         }
     }
 
     #[test]
-    fn one_directory_is_one_local_host_by_whatever_path_it_is_named() {
+    fn all_paths_of_a_directory_name_the_same_instance() {
         let place = tempfile::tempdir().expect("a directory");
         let root = place.path().join("root");
         fs_err::create_dir(&root).expect("made");
@@ -360,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_someone_else_is_neither_taken_nor_cleaned() {
+    fn a_foreign_directory_is_neither_used_nor_cleaned() {
         let place = tempfile::tempdir().expect("a directory");
         let root = place.path().join("project");
         for file in ["nodes/a.txt", "locks/b.txt", "leases/c.txt", "main.rs"] {

@@ -51,7 +51,7 @@ pub(super) fn probe(place: &Path) -> Result<(), String> {
     }
 }
 
-/// Chooses the first id of a node; `None` when every range is taken. The caller holds the realm.
+/// Chooses the first id of a node; `None` when every range is taken. The caller holds the instance lock.
 ///
 /// The choice begins at the node's address, which no other node has, also none inside of a node:
 /// a host in there does not see the ranges of those outside.
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_different_addresses_have_different_users_within_what_is_meant_for_containers() {
+    fn nodes_get_distinct_user_ids_in_the_container_range() {
         let mut seen = std::collections::BTreeSet::new();
         for network in 77..80 {
             for last in 2..=254 {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_someone_else_has_are_passed_over() {
+    fn user_ids_in_use_are_skipped() {
         let address = [10, 77, 3, 9];
         let wish = first(address, &[]);
         let users = users(&format!("root:x:0:0\nfar:x:{}:1::/:/bin/sh\n", wish + 7));

@@ -14,7 +14,7 @@ use crate::image::process::IsolatedProcess;
 
 /// How long a kernel has to come to its end. One that the processor runs takes a second.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// What a kernel says that has everything but a disk.
+/// The panic message of a kernel without a disk.
 const PANIC_MESSAGE: &str = "Unable to mount root fs";
 /// Where the answer is remembered, beside the images.
 const PROBE_FILE: &str = ".kvm.json";
@@ -28,7 +28,7 @@ struct KvmProbe {
     works: bool,
 }
 
-/// Tells whether it is worth trying: there is a device, and a processor that says it can.
+/// Returns whether it is worth trying: there is a device, and a processor that says it can.
 pub(super) fn is_plausible() -> bool {
     let flags = fs_err::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let can = flags
@@ -37,7 +37,7 @@ pub(super) fn is_plausible() -> bool {
     can && Path::new("/dev/kvm").exists() && version().is_some()
 }
 
-/// Tells whether the processor runs machines, by booting this kernel unless that was tried.
+/// Returns whether the processor runs machines, by booting this kernel unless that was tried.
 pub(super) fn works(images: &Path, kernel: &Path) -> bool {
     if !is_plausible() {
         return false;
@@ -63,12 +63,12 @@ fn cached_probe(images: &Path, find_out: impl FnOnce() -> bool) -> bool {
         return known.works;
     }
     let answer = now(find_out());
-    // One that cannot be remembered is found out again.
+    // Without a cache it is probed again.
     let _ = serde_json::to_vec(&answer).map(|text| fs_err::write(&path, text));
     answer.works
 }
 
-/// Boots a kernel without a disk and waits for its last words.
+/// Boots a kernel without a disk and waits for its panic message.
 fn boots(accel: Accel, kernel: &Path, patience: Duration) -> bool {
     let cpu = match accel {
         Accel::Kvm => "host",
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_comes_to_its_end_is_recognised_and_one_that_does_not_is_given_up() {
+    fn a_kernel_panic_is_recognised_and_its_absence_times_out() {
         let Some(kernel) = kernel() else { return };
         assert!(boots(Accel::Tcg, &kernel, Duration::from_secs(600)));
         assert!(!boots(Accel::Tcg, &kernel, Duration::from_millis(100)));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_remembered_until_the_machine_boots_again() {
+    fn the_kvm_probe_is_cached_until_the_next_boot() {
         let dir = tempfile::tempdir().expect("a directory");
         assert!(cached_probe(dir.path(), || true));
         assert!(cached_probe(dir.path(), || panic!("it is known")));

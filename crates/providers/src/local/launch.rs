@@ -12,7 +12,7 @@ use super::cgroup::{Cgroup, ResourceLimits};
 use super::error;
 use crate::process;
 
-/// Runs the keeper in namespaces of its own: when it ends, however it ends, the kernel ends every
+/// Runs the supervisor in namespaces of its own: when it ends, however it ends, the kernel ends every
 /// process of the node and takes its mounts away.
 const UNSHARE: [&str; 8] = [
     "unshare",
@@ -40,7 +40,7 @@ pub(super) struct Supervisor<'k> {
     pub(super) arguments: Vec<String>,
 }
 
-/// Starts a node's keeper.
+/// Starts a node's supervisor.
 pub(super) fn launch(
     supervisor: &Supervisor<'_>,
     directory: &Path,

@@ -10,7 +10,7 @@ use super::error;
 use super::instance::Instance;
 use super::net::Network;
 
-/// Returns the address of a node, the one it asks for if it asks. The caller holds the realm.
+/// Returns the address of a node, the requested one if given. The caller holds the instance lock.
 pub(super) fn take(
     instance: &Instance,
     network: &Network,
@@ -49,7 +49,7 @@ pub(super) fn of(instance: &Instance, uuid: &GuestUuid) -> Option<Ipv4Addr> {
     held.find_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Keeps the address of a node under another identity.
+/// Moves the address of a node to another identity.
 pub(super) fn rename(
     instance: &Instance,
     from: &GuestUuid,
@@ -64,7 +64,7 @@ pub(super) fn rename(
     Ok(())
 }
 
-/// Gives up what a node has.
+/// Releases the address of a node.
 pub(super) fn release(instance: &Instance, uuid: &GuestUuid) -> Result<(), PortError> {
     while let Some(address) = of(instance, uuid) {
         let path = instance.leases().join(address.to_string());
@@ -127,18 +127,18 @@ fn fixed(
     Ok(address)
 }
 
-/// Puts a node's name on an address; `false` when someone else's is there.
+/// Claims an address; `false` if another node has it.
 fn claim(instance: &Instance, address: Ipv4Addr, uuid: &GuestUuid) -> std::io::Result<bool> {
     let path = instance.leases().join(address.to_string());
     if fs_err::read_to_string(&path).is_ok_and(|holder| !holder.trim().is_empty()) {
         return Ok(false);
     }
-    // One that is empty was left by someone who was killed.
+    // An empty file was left by a killed process.
     durable::write(&path, uuid.as_str().as_bytes(), Access::PUBLIC)?;
     Ok(true)
 }
 
-/// Where a node would like to be: always the same place.
+/// Returns the preferred address of a node.
 fn wish(network: &Network, uuid: &GuestUuid) -> u32 {
     let hash = Sha256::digest(uuid.as_str().as_bytes());
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % network.capacity()
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_the_same_address_whoever_came_before_and_nobody_elses() {
+    fn a_node_keeps_its_own_address() {
         with_realm(|instance, network| {
             let mut seen = std::collections::BTreeSet::new();
             for n in 0..200 {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_taken_or_foreign_is_refused() {
+    fn an_address_in_use_or_outside_the_network_is_refused() {
         with_realm(|instance, network| {
             let asked = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 9));
             take(instance, network, &uuid(1), Some(asked)).expect("it is free");

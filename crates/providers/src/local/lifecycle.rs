@@ -99,7 +99,7 @@ impl Local {
         Ok(node.reference(HOST))
     }
 
-    /// Writes down what a node that has not started yet is told when it does.
+    /// Writes the first-boot data of a node that has not started yet.
     fn write_first_boot_data(&self, node: &Node, new: &NewGuest) -> Result<(), PortError> {
         let doing = format!("create `{}`", node.name);
         let directory = self.instance.node(&node.uuid);
@@ -125,7 +125,7 @@ impl Local {
         fs_err::write(directory.join("told"), "").map_err(io)
     }
 
-    /// Chooses the ids of a container's users on this machine. The caller holds the realm.
+    /// Chooses the ids of a container's users on this machine. The caller holds the instance lock.
     fn choose_user_ids(&self, address: std::net::IpAddr) -> Option<u32> {
         let possible = self
             .isolated
@@ -204,8 +204,8 @@ impl Local {
         (!self.is_attached()).then(|| self.instance.netns())
     }
 
-    /// Starts a virtual machine: the first time from a saved one that is then told who it is, or
-    /// from its own disk.
+    /// Starts a virtual machine: the first time from a saved machine, to which its identity is applied,
+    /// otherwise from its own disk.
     fn start_machine(&self, node: &Node) -> Result<(), PortError> {
         let starter = self.starter(node);
         if !machine::awaits_identity(&starter.directory) {
@@ -233,7 +233,7 @@ impl Local {
         starter.apply_identity()
     }
 
-    /// Tells whether the disk of a node is on one in this place.
+    /// Returns whether the disk of a node is on one in this place.
     pub(super) fn is_base(&self, place: &std::path::Path) -> bool {
         let nodes = fs_err::read_dir(self.instance.nodes())
             .into_iter()
@@ -244,7 +244,7 @@ impl Local {
         })
     }
 
-    /// Grows a node's disk.
+    /// Resizes a node's disk.
     pub(super) fn grow_node_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         self.change(guest, |node| node.disk = node.disk.max(size.0))?;
         let node = self.find(guest, "grow a disk")?;
@@ -256,7 +256,7 @@ impl Local {
         Ok(())
     }
 
-    /// Chooses an id. The caller holds the realm.
+    /// Chooses an id. The caller holds the instance lock.
     fn choose_vmid(&self, new: &NewGuest) -> Result<u32, PortError> {
         let taken: std::collections::BTreeMap<u32, String> = node::all(&self.instance)?
             .into_iter()
@@ -289,7 +289,7 @@ impl Local {
         let node = self.find(guest, "start a node")?;
         if self.runs(&node) {
             if self.awaits_identity(&node) {
-                // Whoever started it was killed before it was told who it is.
+                // The process that started it was killed before its identity was applied.
                 return self.starter(&node).apply_identity();
             }
             return Ok(());
@@ -327,7 +327,7 @@ impl Local {
         )
     }
 
-    /// Makes the network, as far as it is not there. Nodes that are started together need it once.
+    /// Sets up the network, as far as needed. Nodes that are started together need it once.
     fn network_up(&self) -> Result<(), PortError> {
         let _turn = self.instance.lock()?;
         let mut made = self
@@ -374,7 +374,7 @@ impl Local {
         };
         if node.engine == Engine::Machine {
             let directory = self.instance.node(&node.uuid);
-            // One that does not know who it is yet has nothing to end well.
+            // One without identity need not be shut down gracefully.
             let halt = match machine::awaits_identity(&directory) {
                 true => StopMode::Now,
                 false => halt,
@@ -406,7 +406,7 @@ impl Local {
             let there = node::read(&self.instance, &key)?;
             let own = node::of(&self.instance, guest)?.filter(|_| guest.vmid.is_some());
             if there.is_some() && own.is_none() {
-                // Another node has its identity or its id, or nothing says which one is meant.
+                // Another node has its identity or its id, or the reference is ambiguous.
                 return Ok(());
             }
             if let Some(node) = own {
@@ -435,7 +435,7 @@ impl Local {
         self.release(&key)
     }
 
-    /// Gives a node another identity; where it is kept does not change.
+    /// Changes the identity of a node; its directory does not change.
     pub(super) fn reidentify_node(
         &self,
         guest: &GuestRef,
@@ -453,7 +453,7 @@ impl Local {
         if node::of(&self.instance, guest)?.is_none()
             && lease::of(&self.instance, &guest.uuid).is_some()
         {
-            // It lives in a node of this host, which only gave it its address.
+            // It runs in a node of this host, which only assigned its address.
             let _turn = self.instance.lock()?;
             return lease::rename(&self.instance, &guest.uuid, &to.uuid);
         }
@@ -468,7 +468,7 @@ impl Local {
         self.instance.lock_node(&node::key(&self.instance, guest)?)
     }
 
-    /// Gives a node's address back, and takes the network down after the last one.
+    /// Releases a node's address, and removes the network after the last one.
     pub(super) fn release(&self, uuid: &GuestUuid) -> Result<(), PortError> {
         let turn = self.instance.lock()?;
         lease::release(&self.instance, uuid)?;
@@ -479,7 +479,7 @@ impl Local {
         Ok(())
     }
 
-    /// Takes away what is left when there are no nodes: only images stay.
+    /// Removes everything but images when there are no nodes left.
     pub(super) fn remove_shared_state(&self, turn: Lock) -> Result<(), PortError> {
         if !self.is_attached() {
             net::down(&self.instance)?;
@@ -502,7 +502,7 @@ pub(super) fn link(vmid: u32) -> String {
     format!("v{vmid}")
 }
 
-/// Returns the image that a guest is made from.
+/// Returns the image that a guest is created from.
 fn image_of(source: &DiskSource) -> &str {
     match source {
         DiskSource::Image(file) | DiskSource::Template(file) => image_name(file),

@@ -11,19 +11,19 @@ use homestak_engine::context::report_waiting;
 
 use crate::private;
 
-/// A right. Dropping it gives it up.
+/// A held lock. Dropping it releases it.
 pub(super) struct Lock {
     _file: fs_err::File,
 }
 
 impl Lock {
-    /// Waits for a lock file, as long as is allowed.
+    /// Locks a file, waiting up to a time limit.
     pub(super) fn take(path: &Path, within: Duration) -> io::Result<Self> {
         loop {
             if let Some(directory) = path.parent() {
                 private::directory(directory)?;
             }
-            // Whoever can open it can hold it.
+            // Anyone who can open it can lock it.
             let file = fs_err::OpenOptions::new()
                 .create(true)
                 .truncate(false)
@@ -57,7 +57,7 @@ mod tests {
     use crate::local::{Instance, Local, LocalSettings};
 
     #[test]
-    fn nobody_else_can_reach_or_hold_a_lock_also_one_that_was_open_to_others() {
+    fn lock_files_are_private() {
         let directory = tempfile::tempdir().expect("a directory");
         let locks = directory.path().join("locks");
         let mode =
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!((mode(&locks), mode(&path)), (0o700, 0o600));
     }
     #[tokio::test]
-    async fn a_lock_of_another_is_waited_for_off_the_runtime_until_a_deadline_or_an_interrupt() {
+    async fn waiting_for_a_lock_ends_at_a_deadline_or_an_interrupt() {
         let root = tempfile::tempdir().expect("a directory");
         let instance = |seconds| {
             let instance = Instance::at(root.path()).expect("a realm");

@@ -19,25 +19,25 @@ use super::qmp::{GuestAgent, Qmp};
 use super::saved_machine::SavedMachine;
 use super::{container, error, identity};
 
-/// What the machine's own keeper does: joins its groups and becomes QEMU.
+/// What the machine's own supervisor does: joins its groups and becomes QEMU.
 const SUPERVISOR: &str = include_str!("machine.sh");
-/// What a restored machine is still to be told.
+/// Identity script that a restored machine has yet to run.
 const IDENTITY_SCRIPT: &str = "first-boot";
 
 /// What a machine's disk is on.
 pub(super) const BASE: &str = "base";
 
-/// How long a machine may take to be restored, and to do what it is told.
+/// Time limits of restoring a machine and of running a script in it.
 const RESTORE: Duration = Duration::from_secs(120);
 const TELL: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a machine's button is pressed. One that still boots does not feel it.
+/// Interval of shutdown requests. A machine that is still booting ignores them.
 const PRESS: Duration = Duration::from_secs(3);
 
-/// Makes the file system as large as the disk.
+/// Creates the file system as large as the disk.
 const GROW: &str = "/usr/lib/systemd/systemd-growfs /\n";
 
-/// Where a machine is started.
+/// Starts a virtual machine.
 pub(super) struct MachineStarter<'s> {
     /// The node's directory.
     pub(super) directory: PathBuf,
@@ -65,7 +65,7 @@ pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Re
             let script = identity::script(&node.identity, node.hosts, true);
             let number = node.uuid.as_str().replace('-', "");
             let mac = &node.identity.mac;
-            // It was saved with another number and another card.
+            // It was saved with another machine id and MAC address.
             let before = format!(
                 "set -eu\nrm -f /etc/machine-id\necho {number} >/etc/machine-id\n\
                  if [ \"$(cat /sys/class/net/eth0/address)\" != {mac} ]; then\n\
@@ -81,7 +81,7 @@ pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Re
     }
 }
 
-/// Tells whether a machine still has to be told who it is, by us.
+/// Returns whether a machine still has to be told who it is, by us.
 pub(super) fn awaits_identity(directory: &Path) -> bool {
     directory.join(IDENTITY_SCRIPT).exists()
 }
@@ -95,7 +95,7 @@ impl MachineStarter<'_> {
         error::io(&self.doing(), error)
     }
 
-    /// Boots a machine from its own disk, which is made when there is none.
+    /// Boots a machine from its own disk, which is created when there is none.
     pub(super) fn boot(&self) -> Result<(), PortError> {
         let disk = self.directory.join(DISK);
         let program = |error| error::program(&self.doing(), &error);
@@ -106,9 +106,9 @@ impl MachineStarter<'_> {
         self.launch(None)
     }
 
-    /// Begins where a saved machine ended, with a disk of its own over that one's.
+    /// Starts from a saved machine, with an overlay on its disk.
     pub(super) fn restore(&self, saved: &SavedMachine) -> Result<(), PortError> {
-        // One that was restored and never told is begun again: nobody has used it.
+        // A restored machine without identity is discarded: it was never used.
         self.create_overlay(&saved.disk)?;
         self.launch(Some(&saved.state))
     }
@@ -116,7 +116,7 @@ impl MachineStarter<'_> {
     fn create_overlay(&self, base: &Path) -> Result<(), PortError> {
         let beside = self.directory.join("disk.new");
         let disk = self.directory.join(DISK);
-        // Written down, so that nobody removes what this disk is on.
+        // Recorded, so that the base of this disk is not removed.
         let text = base.to_string_lossy();
         durable::write(&self.directory.join(BASE), text.as_bytes(), Access::PRIVATE)
             .map_err(|error| self.io(&error))?;
@@ -158,7 +158,7 @@ impl MachineStarter<'_> {
         )
     }
 
-    /// Lets a restored machine go on, and tells it who it is. It may have been begun by someone who
+    /// Resumes a restored machine and applies its identity. It may have been started by a process that
     /// was killed.
     pub(super) fn apply_identity(&self) -> Result<(), PortError> {
         let still = self.directory.join(IDENTITY_SCRIPT);
@@ -175,14 +175,14 @@ impl MachineStarter<'_> {
         resize(&mut qmp, self.node.disk).map_err(io)?;
         let mut agent =
             self.retry_until(RESTORE, "reachable", || GuestAgent::open(&self.directory))?;
-        // Its clock stood still since it was saved.
+        // Its clock has stopped since it was saved.
         let now = format!("date --set=@{} >/dev/null\n", WallClock.now().as_second());
         let script = now + &script + GROW;
         agent.run(&script, TELL).map_err(io)?;
         fs_err::remove_file(&still).map_err(io)
     }
 
-    /// Tries until it works, the machine has ended, or the time is over.
+    /// Retries until success, the end of QEMU, or a timeout.
     fn retry_until<T>(
         &self,
         patience: Duration,
@@ -221,7 +221,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
         let mut left = patience;
         while !left.is_zero() {
             if let Ok(mut qmp) = Qmp::open(directory) {
-                // One that was restored and not let go on does not feel it.
+                // Ignored by a machine that is not resumed.
                 let _ = qmp.execute("system_powerdown", &Json::Null);
             }
             let turn = left.min(PRESS);
@@ -231,7 +231,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
             left = left.saturating_sub(turn);
         }
     }
-    // It closes its disk, when it still can.
+    // QEMU closes its disk properly, if it still can.
     if let Ok(mut qmp) = Qmp::open(directory) {
         let _ = qmp.execute("quit", &Json::Null);
         container::ended(group, Duration::from_secs(1));
@@ -239,7 +239,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
     container::stop(group, StopMode::Now);
 }
 
-/// Takes away what it was told: the CD is taken out and thrown away.
+/// Removes the first-boot data: the CD is ejected and deleted.
 pub(super) fn discard(directory: &Path, running: bool) -> std::io::Result<()> {
     let seed = directory.join(SEED);
     if !seed.exists() {
@@ -252,7 +252,7 @@ pub(super) fn discard(directory: &Path, running: bool) -> std::io::Result<()> {
     fs_err::remove_file(seed)
 }
 
-/// Grows the disk of a machine that runs, and the file system on it.
+/// Resizes the disk of a machine that runs, and the file system on it.
 pub(super) fn enlarge(directory: &Path, gib: u64) -> std::io::Result<()> {
     resize(&mut Qmp::open(directory)?, gib)?;
     GuestAgent::open(directory)?.run(GROW, TELL).map(|_| ())

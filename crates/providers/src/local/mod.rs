@@ -64,12 +64,12 @@ pub enum VmEngine {
     Container,
 }
 
-/// How nodes are made.
+/// How nodes are created.
 #[derive(Clone, Debug, Default)]
 pub struct LocalSettings {
     /// What virtual machines run in.
     pub vm_engine: VmEngine,
-    /// How nodes learn who they are.
+    /// How nodes get their identity.
     pub first_boot: FirstBoot,
     /// Mirror that images are built from; apt's when there is none.
     pub mirror: Option<String>,
@@ -77,7 +77,7 @@ pub struct LocalSettings {
     pub program: PathBuf,
 }
 
-/// This machine as a place where nodes live.
+/// The local host.
 #[derive(Clone)]
 pub struct Local {
     instance: Instance,
@@ -92,7 +92,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Opens the local host of a realm. Nothing is made yet.
+    /// Opens the local host of an instance. Nothing is created yet.
     pub fn open(instance: Instance, settings: LocalSettings) -> Self {
         Self {
             images: Images::new(instance.images()).with_mirror(settings.mirror.clone()),
@@ -106,14 +106,14 @@ impl Local {
         }
     }
 
-    /// Lets someone hear what is being done.
+    /// Reports progress to a listener.
     #[must_use]
     pub fn listening(mut self, listener: Arc<dyn ProgressListener>) -> Self {
         self.listener = Some(listener);
         self
     }
 
-    /// Returns the realm.
+    /// Returns the instance.
     pub fn instance(&self) -> &Instance {
         &self.instance
     }
@@ -156,8 +156,8 @@ impl Local {
         self.group(node.vmid).is_alive()
     }
 
-    /// Whether a node runs and knows who it is. A machine that was restored and not told yet is still
-    /// to be started.
+    /// Whether a node is running with its identity. A restored machine without identity counts as not
+    /// started.
     fn is_up(&self, node: &Node) -> bool {
         self.runs(node) && !self.awaits_identity(node)
     }
@@ -171,7 +171,7 @@ impl Local {
         self.instance.attached().exists()
     }
 
-    /// Says something that holds for every node, once.
+    /// Reports a warning once.
     fn warn_once(&self, text: &str) {
         let mut said = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         let first = said.insert(text.to_owned());

@@ -56,7 +56,7 @@ impl Network {
         Ipv4Addr::from(u32::from(self.base) + 1)
     }
 
-    /// Returns how many nodes it has room for.
+    /// Returns the number of assignable addresses.
     pub(super) fn capacity(&self) -> u32 {
         (1 << (32 - u32::from(PREFIX))) - 3
     }
@@ -66,7 +66,7 @@ impl Network {
         Ipv4Addr::from(u32::from(self.base) + 2 + place)
     }
 
-    /// Tells whether a node can have an address.
+    /// Returns whether a node can have an address.
     pub(super) fn is_assignable(&self, address: Ipv4Addr) -> bool {
         let (low, high) = (self.address_at(0), self.address_at(self.capacity() - 1));
         (low..=high).contains(&address)
@@ -80,18 +80,18 @@ impl Network {
     }
 }
 
-/// Returns the network of a realm, if it was chosen.
+/// Returns the network of an instance, if it was chosen.
 pub(super) fn chosen(instance: &Instance) -> Option<Network> {
     serde_json::from_slice(&fs_err::read(instance.network()).ok()?).ok()
 }
 
-/// Chooses a network that the machine does not use, once. The caller holds the realm.
+/// Chooses a network that the machine does not use, once. The caller holds the instance lock.
 pub(super) fn choose(instance: &Instance) -> Result<Network, PortError> {
     if let Some(network) = chosen(instance) {
         return Ok(network);
     }
     let doing = "choose a network";
-    // Two local hosts that begin at the same time see each other's choice.
+    // Concurrent local hosts must see each other's choice.
     let _turn = shared_lock(doing)?;
     let network = free(doing)?;
     let text = serde_json::to_vec(&network).map_err(|error| PortError::bug(doing, &error))?;
@@ -100,7 +100,7 @@ pub(super) fn choose(instance: &Instance) -> Result<Network, PortError> {
     Ok(network)
 }
 
-/// Returns the network of a realm, or the one that would be chosen now.
+/// Returns the network of an instance, or the one that would be chosen now.
 pub(super) fn expected(instance: &Instance) -> Result<Network, PortError> {
     chosen(instance).map_or_else(|| free("find a network"), Ok)
 }
@@ -125,7 +125,7 @@ fn free(doing: &str) -> Result<Network, PortError> {
     })
 }
 
-/// Makes the network, as far as it is not there. The caller holds the realm.
+/// Sets up the network, as far as needed. The caller holds the instance lock.
 pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
     let network = choose(instance)?;
     let doing = "set up the network of the local host";
@@ -166,7 +166,7 @@ pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
                 "rename or remove it (ip link), or set HOMESTAK_LOCAL_ROOT to another path",
             ));
         }
-        // Half of a pair whose other half is gone.
+        // Left over from a pair whose other end was removed.
         run("ip", &["link", "delete", &uplink]).map_err(program)?;
     }
     if !leads_in {
@@ -200,12 +200,12 @@ pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
     Ok(network)
 }
 
-/// Tells whether the links of the network are there; rules and addresses are not looked at.
+/// Returns whether the links of the network are there; rules and addresses are not looked at.
 pub(super) fn is_linked(instance: &Instance) -> bool {
     has_namespace(&instance.netns()) && alias(&instance.uplink()) == mark(instance)
 }
 
-/// Takes the network down. What is gone already is no error. The caller holds the realm.
+/// Removes the network; idempotent. The caller holds the instance lock.
 pub(super) fn down(instance: &Instance) -> Result<(), PortError> {
     let doing = "take down the network of the local host";
     let program = |error| error::program(doing, &error);
@@ -226,7 +226,7 @@ pub(super) fn down(instance: &Instance) -> Result<(), PortError> {
     }
 }
 
-/// Gives a node its namespace with a card on the bridge. `outer` is the bridge's own namespace;
+/// Creates the network namespace of a node with a link to the bridge. `outer` is the bridge's own namespace;
 /// none where the bridge is the machine's, as inside a node.
 pub(super) fn plug(
     outer: Option<&str>,
@@ -250,7 +250,7 @@ pub(super) fn plug(
     Ok(())
 }
 
-/// Takes a node's namespace away, and with it both ends of its pair.
+/// Deletes the namespace of a node, and with it both ends of its pair.
 pub(super) fn unplug(part: &str) -> Result<(), PortError> {
     if !has_namespace(part) {
         return Ok(());
@@ -261,7 +261,7 @@ pub(super) fn unplug(part: &str) -> Result<(), PortError> {
         .map_err(|error| error::program(&doing, &error))
 }
 
-/// Gives a virtual machine a link on the bridge. `outer` is the bridge's own namespace.
+/// Creates the link of a virtual machine on the bridge. `outer` is the bridge's own namespace.
 pub(super) fn tap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
     let doing = format!("connect `{link}` to the network");
     untap(outer, link)?;
@@ -275,7 +275,7 @@ pub(super) fn tap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Takes a virtual machine's link away; one that is gone is no error.
+/// Deletes the link of a virtual machine; idempotent.
 pub(super) fn untap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
     let doing = format!("disconnect `{link}` from the network");
     if outer.is_some_and(|outer| !has_namespace(outer)) {
@@ -320,7 +320,7 @@ pub(super) fn namespaces(prefix: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// Tells whether anything of the network is there.
+/// Returns whether anything of the network is there.
 pub(super) fn is_there(instance: &Instance) -> bool {
     has_namespace(&instance.netns())
         || Path::new("/sys/class/net").join(instance.uplink()).exists()
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_clashes_with_wider_and_narrower_ones() {
+    fn overlapping_networks_are_detected() {
         let network = Network::new(Ipv4Addr::new(10, 77, 0, 0));
         let clash = |text: &str, prefix| network.overlaps(text.parse().expect("one"), prefix);
         assert!(clash("10.0.0.0", 8));
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_the_gateway_nor_the_ends_are_given_to_nodes() {
+    fn gateway_network_and_broadcast_addresses_are_not_assigned() {
         let network = Network::new(Ipv4Addr::new(10, 77, 0, 0));
         assert_eq!(network.address_at(0), Ipv4Addr::new(10, 77, 0, 2));
         assert_eq!(

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::instance::{Instance, is_node};
 use super::{error, tree};
 
-/// The file that a node's keeper holds for as long as the node runs.
+/// The file that the supervisor of a node locks while the node is running.
 const HELD: &str = "running";
 
 /// What a node runs in.
@@ -30,7 +30,7 @@ pub enum Engine {
     Machine,
 }
 
-/// How a node learns who it is on its first boot.
+/// How a node gets its identity on its first boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FirstBoot {
@@ -61,11 +61,11 @@ pub struct Node {
     pub run: Option<String>,
     /// Its id.
     pub vmid: u32,
-    /// What it is to the plan.
+    /// Its kind in the plan.
     pub kind: GuestKind,
     /// What it runs in.
     pub engine: Engine,
-    /// How it learns who it is.
+    /// How it gets its identity.
     pub first_boot: FirstBoot,
     /// CPUs.
     pub cores: u32,
@@ -81,10 +81,10 @@ pub struct Node {
     pub tree: PathBuf,
     /// Whether guests run on it.
     pub hosts: bool,
-    /// The first of its users' ids on the machine; none when root in it is root on the machine.
+    /// The first user id of the node on the machine; `None` if root in the node is root on the machine.
     #[serde(default)]
     pub ids: Option<u32>,
-    /// What it is told on first boot.
+    /// Its first-boot identity.
     pub identity: FirstBootConfig,
 }
 
@@ -145,7 +145,7 @@ pub(super) fn all(instance: &Instance) -> Result<Vec<Node>, PortError> {
     for entry in entries {
         let entry = entry.map_err(|error| error::io(doing, &error))?;
         let name = entry.file_name();
-        // What is being made or removed has another name.
+        // What is being created or removed has another name.
         if let Some(uuid) = name.to_str().and_then(GuestUuid::new)
             && let Some(node) = read(instance, &uuid)?
         {
@@ -193,13 +193,13 @@ pub(super) fn of(instance: &Instance, guest: &GuestRef) -> Result<Option<Node>, 
     }))
 }
 
-/// Makes the directory of a node, whole or not at all.
+/// Creates the directory of a node, whole or not at all.
 pub(super) fn make(instance: &Instance, node: &Node) -> Result<(), PortError> {
     let doing = format!("create node `{}`", node.name);
     let io = |error: std::io::Error| error::io(&doing, &error);
     let new = instance.nodes().join(format!(".new-{}", node.uuid));
     crate::private::directory(&instance.nodes()).map_err(io)?;
-    // What a killed one left there.
+    // Leftovers of a killed process.
     remove_tree(&new).map_err(io)?;
     for part in ["upper", "work", "root"] {
         fs_err::create_dir_all(new.join(part)).map_err(io)?;
@@ -221,7 +221,7 @@ pub(super) fn change(instance: &Instance, node: &Node) -> Result<(), PortError> 
     write_record(&path, node).map_err(|error| error::io(&doing, &error))
 }
 
-/// Removes the directory of a node: it is gone from the list first.
+/// Removes the directory of a node; it is renamed first.
 pub(super) fn remove(instance: &Instance, uuid: &GuestUuid) -> std::io::Result<()> {
     let gone = instance.nodes().join(format!(".gone-{uuid}"));
     remove_tree(&gone)?;
@@ -233,7 +233,7 @@ pub(super) fn remove(instance: &Instance, uuid: &GuestUuid) -> std::io::Result<(
     remove_tree(&gone)
 }
 
-/// Removes from a directory what is called so, and the directory when nothing else is in it.
+/// Removes matching files from a directory, and the directory if it is empty then.
 pub(super) fn remove_matching(
     directory: &std::path::Path,
     known: impl Fn(&str) -> bool,
@@ -255,7 +255,7 @@ fn is_not_empty_or_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), DirectoryNotEmpty | NotFound)
 }
 
-/// Tells whether the keeper of a node holds its directory, whoever started it and by whatever path.
+/// Returns whether the supervisor of a node is running, whichever path it was started with.
 pub(super) fn is_held(directory: &std::path::Path) -> bool {
     let held = fs_err::File::open(directory.join(HELD));
     held.is_ok_and(|held| matches!(held.file().try_lock(), Err(TryLockError::WouldBlock)))
@@ -273,7 +273,7 @@ pub(super) fn remove_tree(path: &std::path::Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns directories of nodes that were being made or removed when someone was killed.
+/// Returns directories of nodes whose creation or deletion was interrupted.
 pub(super) fn incomplete(instance: &Instance) -> Vec<PathBuf> {
     let Ok(entries) = fs_err::read_dir(instance.nodes()) else {
         return Vec::new();

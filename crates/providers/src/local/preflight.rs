@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_everything_else_refuses_is_not_ready() {
+    fn preflight_reports_an_unusable_root() {
         let place = tempfile::tempdir().unwrap();
         let severity = |path: &Path, is_root| {
             let instance = Instance::at(path).unwrap();

@@ -25,7 +25,7 @@ pub struct RemoteCall {
 pub enum RemoteRequest {
     /// What it can do.
     Capabilities,
-    /// Everything there is.
+    /// All resources.
     Observe,
     /// One guest.
     Inspect(GuestRef),
@@ -59,11 +59,11 @@ pub enum RemoteReply {
     Done,
     /// What it can do.
     Capabilities(Capabilities),
-    /// Everything there is.
+    /// All resources.
     Observed(Inventory),
     /// One guest.
     Inspected(Option<Box<ObservedGuest>>),
-    /// Which guest was made.
+    /// Which guest was created.
     Created(GuestRef),
     /// An address.
     Address(Option<std::net::IpAddr>),

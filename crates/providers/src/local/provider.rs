@@ -15,13 +15,13 @@ use homestak_engine::ports::{
 use super::{Local, VmEngine, image_name, kvm};
 use crate::image::Images;
 
-/// How long is still waited when a person has asked to stop.
+/// How long a call is still waited for after an interrupt.
 const ROOM: Duration = Duration::from_millis(500);
 /// How many nodes are changed at once.
 const AT_ONCE: usize = 8;
 
 impl Local {
-    /// Tells whether guests of this kind may become virtual machines here, which need a disk.
+    /// Returns whether guests of this kind may become virtual machines here, which need a disk.
     fn wants_disk(&self, kind: GuestKind) -> bool {
         let possible = match self.settings.vm_engine {
             VmEngine::Container => false,

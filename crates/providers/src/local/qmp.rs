@@ -29,7 +29,7 @@ struct JsonStream {
 
 impl JsonStream {
     fn open(directory: &Path, socket: &str) -> std::io::Result<Self> {
-        // Through the directory's own number: a path of a socket has at most 107 letters.
+        // Through a file descriptor: the path of a socket is limited to 107 bytes.
         let held = fs_err::File::open(directory)?;
         let short = format!("/proc/self/fd/{}/{socket}", held.file().as_raw_fd());
         let stream = UnixStream::connect(short)?;
@@ -47,7 +47,7 @@ impl JsonStream {
 
     fn receive(&mut self) -> std::io::Result<Json> {
         let mut line = Vec::new();
-        // A machine could go on without an end; no answer is that long.
+        // Limits the memory that a misbehaving machine can use.
         let mut reader = (&mut self.reader).take(crate::ssh::MAX_OUTPUT as u64);
         if reader.read_until(b'\n', &mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -116,7 +116,7 @@ impl GuestAgent {
         );
         lines.send(&json!({ "execute": "guest-sync", "arguments": { "id": mark } }))?;
         loop {
-            // Answers to whoever asked before come first.
+            // Responses to earlier clients come first.
             if lines.receive()?["return"] == mark {
                 return Ok(Self(lines));
             }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn events_between_question_and_answer_are_passed_over() {
+    fn events_before_a_response_are_skipped() {
         let dir = tempfile::tempdir().expect("a directory");
         let answers = [
             "{\"return\": {}}\n",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_those_who_asked_before_are_not_ours() {
+    fn responses_to_earlier_clients_are_skipped() {
         let dir = tempfile::tempdir().expect("a directory");
         let answers = [
             "{\"return\": {\"pid\": 1}}\n{\"return\": ID}\n",
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_fails_is_told_with_its_last_words() {
+    fn a_failed_script_is_reported_with_its_last_output() {
         let dir = tempfile::tempdir().expect("a directory");
         let answers = [
             "{\"return\": ID}\n",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_a_long_name_is_no_hindrance() {
+    fn sockets_in_long_paths_are_reachable() {
         let dir = tempfile::tempdir().expect("a directory");
         let long = dir.path().join("n".repeat(120));
         fs_err::create_dir(&long).expect("made");

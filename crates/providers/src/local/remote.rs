@@ -15,10 +15,10 @@ use homestak_engine::ports::{
 
 use super::protocol::{RemoteCall, RemoteReply, RemoteRequest};
 
-/// Carries a text into a node and the answer back.
+/// Sends messages to a local host inside a node.
 #[async_trait]
 pub trait RemoteTransport: Send + Sync {
-    /// Hands a text to the program inside and returns what it prints.
+    /// Sends a message to the program inside and returns its output.
     async fn exchange(&self, text: String) -> Result<String, PortError>;
 }
 
@@ -29,7 +29,7 @@ pub struct RemoteHost {
 }
 
 impl RemoteHost {
-    /// Opens the host behind a carrier. Addresses and images come from the outermost host.
+    /// Opens the host behind a transport. Addresses and images come from the outermost host.
     pub fn new(transport: Box<dyn RemoteTransport>, outermost: Arc<dyn Provider>) -> Self {
         Self {
             transport,
@@ -142,7 +142,7 @@ impl Provider for RemoteHost {
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
         self.done(RemoteRequest::Destroy(guest.clone())).await?;
-        // What it had of the outermost host: there it is only an address.
+        // Releases its address on the outermost host.
         self.outermost.destroy(guest).await
     }
 

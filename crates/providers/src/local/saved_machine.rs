@@ -29,9 +29,9 @@ const BOOT: Duration = Duration::from_secs(600);
 const SAVE: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Waits until everything that starts at boot has started, and uses once what a machine is told
-/// with, so that it is in memory: reading it takes an emulated machine seconds. A service that
-/// fails without an identity, such as SSH without a key, is no reason to wait.
+/// Waits until the boot is complete, and runs the programs of the identity script once, so that they
+/// are cached: reading them takes an emulated machine seconds. Services that fail without an
+/// identity, such as SSH without a key, are ignored.
 const SETTLE: &str = "systemctl is-system-running --wait
 networkctl reload
 ssh-keygen -q -t ed25519 -N '' -f /run/once && /usr/sbin/sshd -t -h /run/once
@@ -48,7 +48,7 @@ pub(super) struct SavedMachine {
     pub(super) state: PathBuf,
 }
 
-/// What a saved machine is told apart by.
+/// The properties that identify a saved machine.
 pub(super) struct SavedMachineSpec<'k> {
     /// Directory of the disk image.
     pub(super) image: &'k Path,
@@ -86,7 +86,7 @@ impl SavedMachineSpec<'_> {
             link: None,
             seed: false,
             state: None,
-            // Nobody is to be told who it is.
+            // It must not get an identity.
             kernel: "cloud-init=disabled",
         }
     }
@@ -113,13 +113,13 @@ pub(super) fn ensure(
         return Ok(found());
     }
     say("waiting for its first boot, which is saved for later nodes");
-    // Whoever has it boots and saves one.
+    // The holder boots and saves one.
     let patience = BOOT + BOOT + SAVE;
     let _turn = Lock::take(&images.join(format!(".lock-{name}")), patience).map_err(io)?;
     if place.join(STATE).exists() {
         return Ok(found());
     }
-    // What a killed one left, and what another version of QEMU saved.
+    // Leftovers of killed processes and of other versions of QEMU.
     let half = images.join(format!("{HALF}{name}"));
     remove_tree(&half).map_err(io)?;
     for old in names(images, &kind.stem()) {
@@ -135,7 +135,7 @@ pub(super) fn ensure(
     made.map(|()| found())
 }
 
-/// Says what is missing for virtual machines.
+/// Returns the error for a missing QEMU.
 pub(super) fn missing(doing: &str) -> PortError {
     PortError::refused(
         doing,
@@ -144,13 +144,13 @@ pub(super) fn missing(doing: &str) -> PortError {
     )
 }
 
-/// Removes saved machines whose image is gone and that no node uses, and what killed ones left.
+/// Removes saved machines that no node uses and whose image was deleted, and leftovers.
 pub(super) fn sweep(images: &Path, used: impl Fn(&Path) -> bool) -> std::io::Result<()> {
     for half in names(images, HALF) {
         let name = half.file_name().unwrap_or_default().to_string_lossy();
         let name = name.strip_prefix(HALF).unwrap_or_default();
         let lock = fs_err::File::open(images.join(format!(".lock-{name}")));
-        // Whoever is making one holds its lock.
+        // A process that saves one holds its lock.
         if lock.map_or(true, |lock| lock.file().try_lock().is_ok()) {
             remove_tree(&half)?;
         }
@@ -187,7 +187,7 @@ fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<
     let io = |error: std::io::Error| error::io(doing, &error);
     overlay(&kind.image.join("disk.qcow2"), &half.join(DISK))
         .map_err(|error| error::program(doing, &error))?;
-    // In the directory: sockets are made there by their short names.
+    // In the directory: sockets are created there by their short names.
     let mut command: Vec<OsString> = ["sh", "-c", "cd \"$0\" && exec \"$@\""]
         .map(Into::into)
         .into();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saved_machine_is_known_by_everything_it_depends_on() {
+    fn the_name_of_a_saved_machine_has_all_its_properties() {
         let image = Path::new("/images/debian-13-disk-0123456789ab");
         let name = kind(image).name("QEMU emulator version 10.0.2 (Debian 1:10)");
         assert_eq!(image_of(&name), Some("debian-13-disk-0123456789ab"));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_machines_go_with_their_image_unless_a_node_is_on_them() {
+    fn saved_machines_are_removed_with_their_image_unless_in_use() {
         let dir = tempfile::tempdir().expect("a directory");
         let made = |image: &str| {
             let image = dir.path().join(image);

@@ -15,15 +15,15 @@ use crate::ssh::Ssh;
 
 /// Where nodes keep it.
 const PLACE: &str = "/usr/local/lib/homestak";
-/// While this is there, an older one may still have to take changes back.
+/// While this exists, an older agent may still have to revert changes.
 const UNCONFIRMED: &str = "/usr/local/etc/homestak/state/unconfirmed";
-/// The code with which a node says that it has not got it.
+/// The exit code for a missing agent.
 pub(super) const MISSING: i32 = 96;
-/// The code with which a node says that what came does not add up.
+/// The exit code for a digest mismatch.
 const BROKEN: i32 = 97;
 /// How old a program must be to be remembered, in seconds.
 const SETTLED: i64 = 2;
-/// Becomes root, and asks nobody.
+/// Becomes root without a prompt.
 pub(super) const AS_ROOT: &str = "$([ \"$(id -u)\" = 0 ] || echo sudo -n)";
 
 /// The agent's program.
@@ -33,7 +33,7 @@ pub struct AgentBinary {
     digest: String,
 }
 
-/// What a program added up to, and how to tell that it is still the same.
+/// The digest of a file and the metadata that shows whether it has changed.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct CachedDigest {
     file: PathBuf,
@@ -68,8 +68,8 @@ impl AgentBinary {
         }
         let digest = Sha256::digest(fs_err::read(file).map_err(no_agent)?);
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        // One that was written just now may be written again without its time telling so. Without
-        // a memory it is read again the next time, and that is all.
+        // A file that was just written may change again within the resolution of its time, so it is not
+        // cached.
         let known = with(digest.clone());
         let is_old = WallClock.now().as_second() - known.changed.0 > SETTLED;
         if let (true, Ok(text)) = (is_old, serde_json::to_vec(&known)) {
@@ -86,7 +86,7 @@ impl AgentBinary {
         format!("{PLACE}/agent-{}", &self.digest[..16])
     }
 
-    /// Brings it to a node. Older ones go; a link that a person types leads to this one.
+    /// Installs it on a node, removes older versions and updates the links in `/usr/local/bin`.
     pub(super) fn install(&self, ssh: &Ssh) -> Result<(), PushError> {
         let bytes = fs_err::read(&self.file).map_err(|error| PushError::NoAgent {
             said: error.to_string(),
@@ -118,7 +118,7 @@ mod tests {
     use super::{AgentBinary, CachedDigest};
 
     #[test]
-    fn only_a_program_that_is_the_same_is_not_read_again() {
+    fn the_digest_of_an_unchanged_agent_is_cached() {
         let place = tempfile::tempdir().expect("a directory");
         let (file, cache) = (place.path().join("agent"), place.path().join("agent.json"));
         let read = || AgentBinary::read(&file, &cache).expect("an agent").digest;

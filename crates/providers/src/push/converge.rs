@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The code of `ssh` when it says nothing else about a lost line.
 const LOST: i32 = 255;
 
-/// What is known of the work so far.
+/// The progress of a job.
 struct JobProgress {
     /// Number of the last event.
     last: u64,
@@ -27,16 +27,16 @@ struct JobProgress {
     differed: bool,
     reverted: bool,
     ended: Option<(bool, serde_json::Value)>,
-    /// Whether someone confirms it, or did.
+    /// Whether confirmation was started.
     confirms: bool,
-    /// Whether nobody follows it any more.
+    /// Whether it is no longer followed.
     left: bool,
     /// Whether the node sends heartbeats.
     beats: bool,
     n_lines: usize,
     n_bytes: usize,
     begun: Duration,
-    /// When it said something.
+    /// When it last printed something.
     last_output: Duration,
 }
 
@@ -57,7 +57,7 @@ impl JobProgress {
         }
     }
 
-    /// Returns why there is no use in following a node any longer.
+    /// Returns why a job should no longer be followed.
     fn abort_reason(&self, limits: &PushLimits) -> Option<PushError> {
         let now = monotonic();
         let silent = if self.beats {
@@ -86,18 +86,18 @@ impl JobProgress {
 struct FollowedJob<'a> {
     id: &'a str,
     progress: &'a Mutex<JobProgress>,
-    /// Begins to confirm it within so many seconds.
+    /// Starts confirmation within so many seconds.
     confirm: &'a (dyn Fn(u64) + Sync),
     observe: &'a (dyn Fn(&Event) + Sync),
-    /// Tells whether nobody wants to know any more.
+    /// Returns whether following should stop.
     stop: &'a (dyn Fn() -> bool + Sync),
     limits: PushLimits,
 }
 
 impl Pusher {
-    /// Makes a node what a spec says. `after` is the way to it afterwards, when that is another.
-    /// Returns whether anything was changed. It is followed until `stop` says that nobody wants to
-    /// know any more; the node goes on by itself.
+    /// Converges a node to a spec. `after` is the connection to it afterwards, if that differs. Returns
+    /// whether anything was changed. Following ends when `stop` returns true; the node continues on its
+    /// own.
     pub fn converge(
         &self,
         ssh: &Ssh,
@@ -109,8 +109,8 @@ impl Pusher {
         self.work(ssh, after, (&["run"], spec), observe, stop)
     }
 
-    /// Makes a node again what its spec before said, which the node has kept. `from` and `to` are
-    /// the digests of both. Returns whether anything was changed.
+    /// Reverts a node to its previous spec, which the node has stored. `from` and `to` are the digests of
+    /// both. Returns whether anything was changed.
     pub fn revert(
         &self,
         ssh: &Ssh,
@@ -136,7 +136,7 @@ impl Pusher {
         };
         let once = || self.once(ssh, after, what, observe, stop);
         match retry_while_busy(PAUSE, waiting, stop, once) {
-            // A driver that is gone left it so.
+            // Left by a driver that was killed.
             Err(PushError::Agent { word, .. }) if word == "unconfirmed" => {
                 self.confirm_last(after)?;
                 self.once(ssh, after, what, observe, stop)
@@ -145,7 +145,7 @@ impl Pusher {
         }
     }
 
-    /// Begins a job and follows it. Whatever comes of that, nobody confirms it any more afterwards.
+    /// Starts a job and follows it. Confirmation ends with it.
     fn once(
         &self,
         ssh: &Ssh,
@@ -234,14 +234,14 @@ impl Pusher {
                     tries: tried_in_all - 1,
                 });
             }
-            // It may listen elsewhere by now, or have gone back.
+            // It may listen on another port by now, or have reverted.
             way = if std::ptr::eq(way, ssh) { after } else { ssh };
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// Reaches the node on a new connection, which is all that is to be shown, and says so. The node
-    /// was given a time, so that it cannot ask for a longer one.
+    /// Confirms a job over a new connection, which proves that the node is still reachable. The time is
+    /// limited by the driver, not by the node.
     fn confirm(&self, after: &Ssh, id: &str, within: u64, progress: &Mutex<JobProgress>) {
         let line = self.line(&["job", "confirm", "--id", id]);
         let until = monotonic() + Duration::from_secs(within.min(self.confirm_within));
@@ -260,7 +260,7 @@ impl Pusher {
 }
 
 impl FollowedJob<'_> {
-    /// Follows the work until the line ends, or there is no use in it.
+    /// Follows the job until the connection ends or it should no longer be followed.
     fn follow(&self, ssh: &Ssh, line: &str, stdin: &str) -> Result<Output, PushError> {
         let words = Mutex::new(Vec::new());
         locked(self.progress).last_output = monotonic();
@@ -312,8 +312,7 @@ impl FollowedJob<'_> {
     }
 }
 
-/// Does something again for as long as another job is at work on the node, such as one of a driver
-/// that was killed. `told` is called once when there is one.
+/// Retries while another job runs on the node, such as one of a killed driver. `told` is called once.
 fn retry_while_busy<T>(
     pause: Duration,
     told: impl Fn(),
@@ -340,7 +339,7 @@ fn locked(progress: &Mutex<JobProgress>) -> std::sync::MutexGuard<'_, JobProgres
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes an event; returns whether it is new.
+/// Records an event; returns whether it is new.
 fn note(progress: &mut JobProgress, NumberedEvent { n, event }: &NumberedEvent) -> bool {
     if *event == Event::Heartbeat {
         progress.beats = true;
@@ -379,8 +378,7 @@ fn ending(
     })
 }
 
-/// Tells whether a node may be reached again. One that never answered is left to whoever waits
-/// until nodes are ready.
+/// Returns whether to reconnect. A node that never answered is not retried here.
 fn may_reconnect(error: &SshError, last: u64) -> bool {
     match error {
         SshError::Unreachable { sent, .. } => {
@@ -416,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_a_driver_that_was_killed_is_waited_for_and_reported_once() {
+    fn a_job_of_a_killed_driver_is_waited_for_and_reported_once() {
         let (told, tried) = (Cell::new(0), Cell::new(0));
         let work = || {
             tried.set(tried.get() + 1);

@@ -5,7 +5,7 @@ use homestak_engine::ports::{ErrorClass, NextAction, PortError, Sent};
 
 use crate::ssh::{Output, SshError};
 
-/// Why a node did not become what its spec says.
+/// An error of converging a node.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
     /// The agent's program is not here.
@@ -14,19 +14,19 @@ pub enum PushError {
         /// What the system said.
         said: String,
     },
-    /// What arrived is not what was sent.
+    /// The digest of the installed agent does not match.
     #[error("the agent was corrupted in transit")]
     Corrupted,
-    /// The node was not reached, or does not let us in.
+    /// An SSH error.
     #[error(transparent)]
     Ssh(#[from] SshError),
-    /// It lets us in, and not become root.
+    /// The user cannot become root.
     #[error("cannot become root on the node: {said}")]
     NotRoot {
         /// What it said.
         said: ForeignText,
     },
-    /// The agent says why.
+    /// An error of the agent.
     #[error("{message}")]
     Agent {
         /// A word for programs, such as `packages`.
@@ -40,33 +40,33 @@ pub enum PushError {
         /// How often it was tried.
         tries: u32,
     },
-    /// Nobody wants to know any more.
+    /// Following was stopped.
     #[error("the job is no longer followed; the node continues on its own")]
     Abandoned,
-    /// It goes on without an end.
+    /// A limit was exceeded.
     #[error("the job is no longer followed: {what}")]
     LimitExceeded {
         /// What there is too much of.
         what: String,
     },
-    /// It is connected, and says nothing.
+    /// The agent sends nothing.
     #[error("the node is connected, but its agent has not reported for {seconds} s")]
     Silent {
         /// How long.
         seconds: u64,
     },
-    /// Nobody expected that.
+    /// An unexpected exit.
     #[error("the agent exited with {status}: {said}")]
     UnexpectedExit {
         /// Its code.
         status: i32,
-        /// Its last words.
+        /// Its last line of output.
         said: ForeignText,
     },
 }
 
 impl PushError {
-    /// Judges a command that did not say what it should.
+    /// Classifies unexpected output of a command.
     pub(super) fn from_output(output: &Output) -> Self {
         let text = String::from_utf8_lossy(&output.stderr);
         let said = text.trim().lines().last().unwrap_or("no output");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_an_agent_that_failed_are_escaped_and_cut() {
+    fn output_of_a_failed_agent_is_escaped_and_truncated() {
         let mut stderr = b"hello\n\x1b]0;title\x07 \xff ".to_vec();
         stderr.extend(std::iter::repeat_n(b'x', 1 << 20));
         let output = Output {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_blocks_is_told_from_a_node_that_could_not_be_configured() {
+    fn partly_refused_is_distinguished_from_refused() {
         let class = |word: &str| {
             let error = PushError::Agent {
                 word: word.to_owned(),

@@ -26,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// How long a job is followed: a node that misbehaves must not keep its driver for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct PushLimits {
-    /// How often in a row it may be tried in vain while it works; each try takes up to 10 s.
+    /// How often in a row a reconnect may fail; each try takes up to 10 s.
     pub tries: u32,
     /// How often in all, whatever it reports in between.
     pub tries_in_all: u32,
@@ -58,7 +58,7 @@ impl From<&Timeouts> for PushLimits {
     }
 }
 
-/// Someone who carries specs to nodes.
+/// Converges nodes over SSH.
 #[derive(Clone, Debug)]
 pub struct Pusher {
     agent: AgentBinary,
@@ -66,14 +66,14 @@ pub struct Pusher {
     limits: PushLimits,
 }
 
-/// What a node said when it was asked what differs.
+/// The result of a check on a node.
 #[derive(Debug, Deserialize)]
 struct CheckReport {
     #[serde(default)]
     settled: bool,
     #[serde(default)]
     changes: Vec<Change>,
-    /// Ids of what applying the spec leaves as it is; older agents do not say.
+    /// Ids of differences that applying the spec does not change; missing from older agents.
     #[serde(default)]
     left: Option<BTreeSet<String>>,
     /// The job whose changes nobody has confirmed yet.
@@ -104,7 +104,7 @@ impl Pusher {
         self
     }
 
-    /// Asks a node what differs from a spec.
+    /// Compares a node with a spec.
     pub fn check(&self, ssh: &Ssh, spec: &str) -> Result<SpecComparison, PushError> {
         let words = ["config", "check", "--spec", "-", "--json-output"];
         let output = self.run(ssh, &words, spec)?;
@@ -120,7 +120,7 @@ impl Pusher {
         }
         let mut changes = checked.changes;
         if let Some(left) = checked.left {
-            // What the watch of the node only reports is corrected all the same by whoever applies.
+            // Differences that the node only reports are corrected by apply.
             for change in &mut changes {
                 change.handling = match left.contains(&change.id) {
                     true => Handling::Report,
@@ -135,14 +135,13 @@ impl Pusher {
         })
     }
 
-    /// Confirms what a driver left that is gone: the node is reached on a new connection, and that is
-    /// all that is to be shown.
+    /// Confirms the job of a killed driver over a new connection.
     fn confirm_last(&self, ssh: &Ssh) -> Result<(), PushError> {
         self.run(&ssh.clone().unshared(), &["config", "confirm"], "")?;
         Ok(())
     }
 
-    /// Runs the agent on a node, which gets it first when it has not.
+    /// Runs the agent on a node; installs it first if it is missing.
     fn run(&self, ssh: &Ssh, words: &[&str], stdin: &str) -> Result<Output, PushError> {
         let line = self.line(words);
         let asked = ssh.clone().with_timeout(ANSWER);

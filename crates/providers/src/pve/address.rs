@@ -30,7 +30,7 @@ impl Pve {
             }
         };
         let found = self.ask_address(guest).await;
-        // A host that does not answer says nothing about the guest.
+        // An unreachable host gives no information about the guest.
         if let Ok(found) = &found {
             question.record(*found != GuestAddress::NoAgent, self.clock.now());
         }
@@ -82,7 +82,7 @@ pub fn address_of(kind: GuestKind, data: &Value, mac: &str) -> Option<IpAddr> {
                 .iter()
                 .map(|row| text_of(row, "ip-address"))
                 .collect();
-            // Older versions say it here only, with the prefix.
+            // Older versions report it here only, with the prefix.
             texts.extend(["inet", "inet6"].map(|field| text_of(interface, field)));
             texts
         })
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_card_with_the_mac_counts() {
+    fn only_addresses_of_the_interface_with_the_mac_are_used() {
         let data = json!({"result": [
             {"name": "lo", "ip-addresses": [{"ip-address": "127.0.0.1", "prefix": 8, "ip-address-type": "ipv4"}]},
             {"name": "docker0", "hardware-address": "02:42:00:00:00:01", "ip-addresses": [{"ip-address": "172.17.0.1"}]},
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_say_it_differently() {
+    fn containers_report_addresses_in_another_format() {
         let data = json!([{"hwaddr": "bc:24:11:d8:db:cb", "name": "eth0", "inet": "10.77.0.231/24",
             "ip-addresses": [{"prefix": "24", "ip-address-type": "inet", "ip-address": "10.77.0.231"}]}]);
         let found = address_of(GuestKind::Ct, &data, "BC:24:11:D8:DB:CB");

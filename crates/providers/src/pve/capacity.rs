@@ -32,7 +32,7 @@ impl StorageState {
         Self {
             enabled: flag("enabled"),
             active,
-            // Of a storage that is not there, zeros are reported.
+            // Zeros are reported for a storage that is not available.
             available: available.filter(|_| active),
         }
     }
@@ -61,7 +61,7 @@ impl Pve {
         let storage = named(guest.storage.as_deref())?;
         match self.storage_state(&guest.host, storage).await {
             Ok(state) => check_storage(guest, storage, state),
-            // Whoever may not look, or named what is not there, is told so by the create call.
+            // A missing privilege or storage is reported by the create call.
             Err(error) if matches!(error.reason, Reason::Permission | Reason::NoStorage) => Ok(()),
             Err(error) => Err(error),
         }
@@ -114,7 +114,7 @@ fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result
     Ok(())
 }
 
-/// Returns the command that makes a storage active again.
+/// Returns the command that creates a storage active again.
 pub(super) fn inactive_fix(host: &str, storage: &str, state: StorageState) -> String {
     if state.enabled {
         format!("pvesm status   # on {host}: is the file system or server of {storage} available?")
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_free_is_what_is_reported_as_available() {
+    fn free_space_is_the_reported_available_space() {
         let seen = json!({"active": 1, "enabled": 1, "total": 2_040_373_248_u64,
             "used": 569_344, "avail": 1_915_654_144_u64});
         let available = StorageState::parse(&seen).available;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_rounded_down() {
+    fn sizes_are_rounded_down() {
         assert_eq!(format_gib(Bytes(8 << 30)), "8.0 GiB");
         assert_eq!(format_gib(Bytes((8 << 30) - 1)), "7.9 GiB");
         assert_eq!(format_gib(Bytes(0)), "0.0 GiB");

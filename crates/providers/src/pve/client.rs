@@ -19,7 +19,7 @@ use super::task::TaskDurations;
 use super::upid::Upid;
 use super::upload::Upload;
 
-/// Seconds for which changes are not even tried after the cluster said it has no quorum.
+/// Seconds for which changes fail at once after the cluster reported no quorum.
 const QUORUM_PAUSE: i64 = 10;
 
 /// A Proxmox VE, or a cluster of them.
@@ -58,7 +58,7 @@ impl Version {
     }
 }
 
-/// A task that ended well.
+/// A task that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CompletedTask {
     /// What it warned about.
@@ -85,7 +85,7 @@ impl Pve {
         })
     }
 
-    /// Has someone listen to what is said while it works.
+    /// Reports waits and warnings to a listener.
     #[must_use]
     pub fn listening(mut self, listener: Arc<dyn ProgressListener>) -> Self {
         self.notifier = Notifier::to(listener);
@@ -99,22 +99,22 @@ impl Pve {
         self.transport.requests()
     }
 
-    /// Asks a question.
+    /// Sends a query and returns its data.
     pub(super) async fn ask(&self, call: &ApiCall) -> Result<Value, PveError> {
         Ok(self.transport.send(call).await?.data)
     }
 
-    /// Asks a question whose answer comes in parts.
+    /// Sends a query and returns the response with its total.
     pub(super) async fn ask_part(&self, call: &ApiCall) -> Result<ApiResponse, PveError> {
         self.transport.send(call).await
     }
 
-    /// Asks once; for polls, which decide themselves what a bad way means.
+    /// Sends a query without retries, for polling.
     pub(super) async fn ask_once(&self, call: &ApiCall) -> Result<Value, PveError> {
         Ok(self.transport.send_once(call).await?.data)
     }
 
-    /// Sends a change that is done when it is answered.
+    /// Sends a change that is complete when the response arrives.
     pub(super) async fn change(&self, call: &ApiCall) -> Result<Value, PveError> {
         let now = self.clock.now().as_second();
         if now < self.no_quorum_until.load(Ordering::Relaxed) {
@@ -134,7 +134,7 @@ impl Pve {
         Ok(result?.data)
     }
 
-    /// Sends a change that is done by a task, and waits for it.
+    /// Sends a change and waits for its task.
     pub(super) async fn run(&self, call: &ApiCall) -> Result<CompletedTask, PveError> {
         let data = self.change(call).await?;
         self.follow(&upid(&data)?).await
@@ -162,7 +162,7 @@ impl Pve {
             .await
     }
 
-    /// Waits for the turn to change a guest; one without an id cannot be changed by anyone else.
+    /// Locks a guest for changes by this client; one without an id needs no lock.
     pub(super) async fn lock_guest(
         &self,
         guest: &homestak_engine::ports::GuestRef,
@@ -179,7 +179,7 @@ impl Pve {
             .get_or_try_init(|| async {
                 let cluster = match self.ask(&ApiCall::to(&requests::CLUSTER_OPTIONS)).await {
                     Ok(options) => super::vmid::cluster_range(&options),
-                    // Without the right to see the options, the create call still decides.
+                    // Without the privilege to read the options, the create call decides.
                     Err(error) if error.reason == Reason::Permission => None,
                     Err(error) => return Err(error),
                 };
@@ -195,7 +195,7 @@ pub(super) fn upid(data: &Value) -> Result<Upid, PveError> {
     Upid::parse(text).ok_or_else(|| PveError::invalid_response("the change did not return a task"))
 }
 
-/// Returns what a plan names wherever there are storages and bridges, as here.
+/// Returns the name of a storage or bridge, which plans for Proxmox VE always have.
 pub(super) fn named(name: Option<&str>) -> Result<&str, PveError> {
     name.ok_or_else(|| PveError::bug("the plan names no storage or bridge"))
 }

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::notifier::Notifier;
 
-/// Turns for changes.
+/// Limits concurrent changes.
 pub(super) struct ConcurrencyLimiter {
     guests: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     limits: Mutex<HashMap<String, Arc<AdaptiveLimit>>>,
@@ -30,16 +30,14 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Waits for the turn to change a guest. It is held while the change is under way, which is
-    /// its purpose: the data it protects is the guest, not memory.
+    /// Locks a guest for the duration of a change.
     pub(super) async fn guest(&self, id: impl Into<GuestId>) -> OwnedMutexGuard<()> {
         let id: GuestId = id.into();
         self.exclusive(&format!("guest {id}"), "another change of the guest")
             .await
     }
 
-    /// Waits for the turn to do something that must not be done twice at once. `rival` is what is
-    /// waited for when someone else does it.
+    /// Waits for exclusive access to `what`. `rival` describes what is being waited for.
     pub(super) async fn exclusive(&self, what: &str, rival: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = locked(&self.guests);
@@ -54,15 +52,14 @@ impl ConcurrencyLimiter {
         turn.lock_owned().await
     }
 
-    /// Waits for a turn on a storage of a host.
+    /// Waits for a permit to change a storage of a host.
     pub(super) async fn storage(&self, host: &str, storage: &str) -> Permit {
         let waited = || format!("other changes on storage {storage} of {host}");
         self.bottleneck(&format!("storage {host} {storage}"), waited)
             .await
     }
 
-    /// Waits for a turn to grow a disk. It takes the storage for a moment only, and must not wait
-    /// behind copies.
+    /// Waits for a permit to resize a disk. It is short, so it does not wait behind copies.
     pub(super) async fn disk_growth(&self, host: &str, storage: &str) -> Permit {
         let waited = || format!("other disk resizes on storage {storage} of {host}");
         self.bottleneck(&format!("growth {host} {storage}"), waited)
@@ -87,8 +84,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets through as many as go well: one more after each success until it was too much once, then
-/// one more after a round of successes; half after a timeout.
+/// An adaptive limit: increased after each success until the first timeout, then once per round of
+/// successes; halved after a timeout.
 struct AdaptiveLimit {
     state: Mutex<LimitState>,
     free: Notify,
@@ -97,7 +94,7 @@ struct AdaptiveLimit {
 struct LimitState {
     limit: f64,
     busy: usize,
-    /// Whether it has ever been too much; until then the limit grows fast.
+    /// Whether there was a timeout; until then the limit grows fast.
     congested: bool,
 }
 
@@ -141,13 +138,13 @@ impl AdaptiveLimit {
     }
 }
 
-/// A turn at a bottleneck.
+/// A permit of an adaptive limit.
 pub(super) struct Permit {
     limit: Arc<AdaptiveLimit>,
 }
 
 impl Permit {
-    /// Reports how it went.
+    /// Reports the result.
     pub(super) fn report(&self, outcome: PermitOutcome) {
         let mut state = locked(&self.limit.state);
         state.congested |= outcome == PermitOutcome::Congested;
@@ -173,12 +170,12 @@ impl Drop for Permit {
     }
 }
 
-/// How a turn went.
+/// The result of a change under a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PermitOutcome {
     /// Well.
     Succeeded,
-    /// Someone waited too long for a lock.
+    /// A lock timed out.
     Congested,
 }
 
@@ -187,7 +184,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_guest_is_changed_by_one_at_a_time() {
+    async fn changes_of_a_guest_are_exclusive() {
         let limiter = ConcurrencyLimiter::new(2);
         let first = limiter.guest(100).await;
         let other = limiter.guest(101).await;
@@ -205,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_storage_takes_fewer_after_a_timeout_and_more_after_successes() {
+    async fn the_storage_limit_adapts_to_timeouts_and_successes() {
         let limiter = ConcurrencyLimiter::new(2);
         let first = limiter.storage("pve1", "local").await;
         let second = limiter.storage("pve1", "local").await;

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_as_it_was_seen() {
+    fn a_recorded_vm_is_parsed() {
         let config = GuestConfig::new(json!({
             "smbios1": "uuid=b1f6c1dd-72ad-4d2e-a30e-0183ceeb5885", "name": "rec1", "cores": 1,
             "boot": "order=ide2;scsi0;net0", "scsi0": "local:130/vm-130-disk-0.qcow2,size=1500M",
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_being_made_has_hardly_anything() {
+    fn a_guest_being_created_has_few_fields() {
         let config = GuestConfig::new(json!({"lock": "create", "digest": "x"}));
         assert_eq!(config.lock().as_deref(), Some("create"));
         assert_eq!(config.first_disk(GuestKind::Vm), None);

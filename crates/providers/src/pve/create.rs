@@ -19,17 +19,17 @@ use super::property::Property;
 use super::quirks;
 use super::requests::{ApiCall, CT_CREATE, VM_CREATE};
 
-/// How many ids are tried before giving up on a place where everything is taken.
+/// How many ids are tried before creation fails.
 const IDS: usize = 20;
-/// How often one id is tried when locks or the way there are bad.
+/// How often one id is tried after locks or connection failures.
 const TRIES: u32 = 6;
-/// The first pause after a lock was in the way.
+/// The first pause after a lock.
 const PAUSE: Duration = Duration::from_secs(2);
 
 impl Pve {
-    /// Makes a guest, or completes it when it is there.
+    /// Creates a guest, or completes an existing one.
     pub(super) async fn create_guest(&self, guest: &NewGuest) -> Result<GuestRef, PveError> {
-        // One at a time per guest: a repeated call waits for the first and finds its work.
+        // One call per guest: a repeated call waits for the first and finds its guest.
         let _permit = self
             .limiter
             .exclusive(
@@ -37,14 +37,14 @@ impl Pve {
                 "another call that creates the guest",
             )
             .await;
-        // Listed before the search: whatever a rival makes in between is not taken for someone
-        // else's, but run into, and recognised.
+        // Listed before the search: a guest that a concurrent driver creates in between must not count
+        // as foreign.
         let seen = self.observe_all().await?;
         let asked = guest.vmid.map(numeric_id).transpose()?;
         let mut taken: BTreeSet<u32> = match asked {
             Some(_) => BTreeSet::new(),
             None => {
-                // Those that are half-made may be ours: `create_at` finds out.
+                // Incomplete guests may be ours: `create_at` checks that.
                 let whole = seen.guests.iter().filter(|row| row.lock.is_none());
                 whole.filter_map(|row| row.vmid.number()).collect()
             }
@@ -55,7 +55,7 @@ impl Pve {
             SearchResult::Conflicting(located) => {
                 return Err(conflict_error(&located, &guest.uuid));
             }
-            // What is at the id already is found out when it is asked for.
+            // An existing guest at the id is checked by the create call.
             SearchResult::Unidentified(_) | SearchResult::Disowned(_) | SearchResult::NotFound => {}
         }
         self.check_capacity(guest, &seen).await?;
@@ -80,7 +80,7 @@ impl Pve {
         ))
     }
 
-    /// Says whose an id is. A guest whose tags were removed was given up, whatever else it carries.
+    /// Returns the error for an id in use. A guest whose tags were removed is no longer managed.
     async fn id_taken_error(&self, guest: &NewGuest, vmid: u32) -> Result<PveError, PveError> {
         let there = self.fetch_at(guest, vmid).await?;
         let Some(located) = there.filter(|located| located.is_disowned(&guest.uuid)) else {
@@ -95,7 +95,7 @@ impl Pve {
         )))
     }
 
-    /// Finds the guest when it is there already: at its id, and nowhere else when it has one.
+    /// Finds the existing guest; if an id is given, only at this id.
     async fn find_existing(&self, guest: &NewGuest) -> Result<SearchResult, PveError> {
         let Some(vmid) = guest.vmid else {
             return self.search(&guest.uuid).await;
@@ -136,7 +136,7 @@ impl Pve {
         })
     }
 
-    /// Makes the guest at an id; `None` when the id belongs to someone else.
+    /// Creates the guest at an id; `None` if the id belongs to another guest.
     async fn create_at(&self, guest: &NewGuest, vmid: u32) -> Result<Option<Located>, PveError> {
         let mut pause = PAUSE;
         let mut tried = 0;
@@ -154,7 +154,7 @@ impl Pve {
                 (CreateOutcome::Created(located), _) => return Ok(Some(located)),
                 (CreateOutcome::Taken, _) => return Ok(None),
                 (CreateOutcome::Absent, Err(error)) if tried >= TRIES => return Err(error),
-                // Whoever had it removed it meanwhile, or the request never arrived.
+                // The guest at this id was deleted meanwhile, or the request never arrived.
                 (CreateOutcome::Absent, Err(_)) => {}
                 (CreateOutcome::Absent, Ok(())) => {
                     let name = name_of(guest.kind, vmid, &guest.host);
@@ -186,7 +186,7 @@ impl Pve {
     }
 }
 
-/// Reads an id that a guest is to have.
+/// Converts a requested id to a number.
 fn numeric_id(id: GuestId) -> Result<u32, PveError> {
     id.number().ok_or_else(|| {
         let detail = format!("`{id}` is not a number; guests of Proxmox VE have numeric ids");
@@ -194,7 +194,7 @@ fn numeric_id(id: GuestId) -> Result<u32, PveError> {
     })
 }
 
-/// Makes the create call of a VM from an image, or of a container from a template.
+/// Creates the create call of a VM from an image, or of a container from a template.
 fn create_call(guest: &NewGuest, vmid: u32) -> Result<ApiCall, PveError> {
     match (guest.kind, &guest.source) {
         (GuestKind::Vm, DiskSource::Image(image)) => vm_call(guest, vmid, image),
@@ -243,7 +243,7 @@ fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Result<ApiCall, PveEr
         .param("swap", 0)
         .param("cores", guest.cores)
         .param("unprivileged", u8::from(guest.unprivileged))
-        // Any other feature is for root's own login only.
+        // All other features require a login as root.
         .optional_param("features", guest.unprivileged.then_some("nesting=1"))
         .param("net0", network_card(guest)?)
         .optional_param(
@@ -261,8 +261,8 @@ fn storages(guest: &NewGuest) -> Result<(&str, &str), PveError> {
     Ok((named(guest.storage.as_deref())?, images))
 }
 
-/// Refuses a guest that carries the identity and not the site. Guests that were created before
-/// sites had an id carry none, and no id of their own either; the plan says which these are.
+/// Refuses a guest with the identity but without the site. Guests that were created before sites had
+/// an id have neither tag; the plan lists them.
 pub(super) fn check_site(located: Located, guest: &NewGuest) -> Result<Located, PveError> {
     let tags = located.config.tags();
     let is_of_site = match identity::sites_in_tags(&tags).as_slice() {
@@ -289,8 +289,8 @@ pub(super) fn volume(storage: &str, content: &str, file: &str) -> String {
     }
 }
 
-/// A host of guests needs the real CPU; others get one that every CPU of the last years has, so
-/// that they can be moved.
+/// Hosts of other guests need the CPU type `host`; others get a common type, so that they can be
+/// migrated.
 fn cpu(guest: &NewGuest) -> &'static str {
     if guest.hosts_guests {
         "host"

@@ -18,7 +18,7 @@ use super::locate::{Located, SearchResult, conflict_error, disowned_error, dupli
 use super::requests::{CT_DELETE, CT_STOP, VM_DELETE, VM_STOP};
 use super::seed;
 
-/// How often the removal is sent when answers are lost or others are faster.
+/// How often deletion is tried.
 const TRIES: u32 = 4;
 /// The first pause between.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ impl Pve {
             tried += 1;
             seeds.extend(seeds_of(&located, &guest.uuid));
             match self.remove_once(&located).await {
-                // The look at the top of the loop decides, not the answer.
+                // The check at the top of the loop decides, not the response.
                 Ok(()) if tried <= TRIES + 1 => {}
                 Err(error)
                     if tried < TRIES
@@ -62,8 +62,8 @@ impl Pve {
         self.remove_seeds(guest).await
     }
 
-    /// Removes what was stored for a guest that was not created. One that is being created may be
-    /// this one: it says so when it is done.
+    /// Removes the first-boot data of a guest that was not created. A guest that is being created may be
+    /// this one, which is known only when it is complete.
     async fn remove_leftovers(&self, guest: &GuestRef) -> Result<(), PveError> {
         let mut found = self.search(&guest.uuid).await?;
         if let SearchResult::Unidentified(located) | SearchResult::Ours(located) = found {
@@ -84,16 +84,16 @@ impl Pve {
                     detail,
                 ))
             }
-            // What was stored may be in use by one of them.
+            // The first-boot data may be in use by one of them.
             SearchResult::Duplicates(_) | SearchResult::Conflicting(_) => Ok(()),
         }
     }
 
-    /// Finds the guest to remove, with nothing holding it; `None` when it is gone. One that is not
-    /// where it was planned to be removed is refused.
+    /// Finds the unlocked guest to delete; `None` if it does not exist. Refuses one that is not on the
+    /// planned host.
     async fn removable(&self, guest: &GuestRef) -> Result<Option<Located>, PveError> {
         let mut found = self.find(guest).await?;
-        // It may become ours: it says whose it is when it is done.
+        // It may be ours, which is known only when it is complete.
         if let SearchResult::Unidentified(located) = found {
             if located.kind != guest.kind {
                 return Ok(None);
@@ -141,11 +141,11 @@ impl Pve {
         Ok(Some(located))
     }
 
-    /// Does the next thing: switches the guest off, or removes it.
+    /// Stops the guest if it is running; deletes it otherwise.
     async fn remove_once(&self, located: &Located) -> Result<(), PveError> {
         match self.fetch_power(located).await? {
             PowerState::Stopped => {}
-            // That takes a while, so the guest is proven again before it is removed.
+            // This takes a while, so the identity is verified again before deletion.
             PowerState::Running => return self.switch_off(located).await,
             PowerState::Unknown => {
                 let name = name_of(located.kind, located.vmid, &located.node);
@@ -204,7 +204,7 @@ impl Pve {
             return self.remove_seeds(guest).await;
         };
         let ending = format!("/{}", seed::file_name(&guest.uuid));
-        // Remembered before it is out: no list has to show it then.
+        // Recorded before it is ejected.
         let seeds = seeds_of(&found, &guest.uuid);
         self.retry_while_locked(&found.node, found.vmid, || async {
             let mut tries = 0;
@@ -214,7 +214,7 @@ impl Pve {
                 let seed = drives.iter().find(|(_, volume)| volume.ends_with(&ending));
                 let result = match seed {
                     Some((slot, _)) => self.eject(&located, slot).await,
-                    // Ejecting put the empty drive into the boot order.
+                    // Ejecting added the empty drive to the boot order.
                     None if is_seed_in_boot_order(&located) && is_empty(&drives) => {
                         self.run(&boot_order_call(&located)?).await.map(|_| ())
                     }
@@ -222,7 +222,7 @@ impl Pve {
                 };
                 tries += 1;
                 match result {
-                    // The look at the top of the loop decides what is left to do.
+                    // The check at the top of the loop decides what remains to be done.
                     Ok(()) if tries < 2 * TRIES => {}
                     Err(error) if error.may_have_acted() && tries < TRIES => {
                         self.clock.sleep(PAUSE).await;
@@ -273,7 +273,7 @@ impl Pve {
             };
             let files = match self.files(&place).await {
                 Ok(files) => files,
-                // A storage we may not list holds nothing we put there.
+                // A storage that we may not list contains nothing of ours.
                 Err(error) if error.reason == Reason::Permission => continue,
                 Err(error) => return Err(error),
             };
@@ -289,7 +289,7 @@ impl Pve {
     }
 }
 
-/// Tells whether the drive of the seed is there and empty.
+/// Returns whether the drive of the seed is there and empty.
 fn is_empty(drives: &[(String, String)]) -> bool {
     let mut drives = drives.iter();
     drives.any(|(slot, volume)| slot == SEED_SLOT && volume == "none")

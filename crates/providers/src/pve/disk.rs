@@ -10,7 +10,7 @@ use super::locate::{Located, conflict_error};
 use super::requests::{ApiCall, CT_RESIZE, VM_RESIZE};
 
 impl Pve {
-    /// Grows the first disk to a size, where it is smaller.
+    /// Resizes the first disk to a size, where it is smaller.
     pub(super) async fn grow_disk_to(
         &self,
         located: &Located,
@@ -36,7 +36,7 @@ impl Pve {
             .retry_while_locked(&located.node, located.vmid, || async {
                 let mut tries = 0;
                 loop {
-                    // Read again each time: a lost answer may have grown it already.
+                    // Read again each time: the request may have taken effect although its response was lost.
                     let located = self.refetch(located.clone()).await?;
                     if located.ownership(uuid) != Ownership::Ours {
                         return Err(conflict_error(&located, uuid));
@@ -70,8 +70,8 @@ impl Pve {
         result
     }
 
-    /// Grows a disk, and finds out whether it is larger. The task of a container ends well even if
-    /// only the volume was grown and not the file system in it: then its log says so.
+    /// Resizes a disk and verifies the result. The task of a container succeeds even if only the
+    /// volume and not its file system was resized; only its log shows that.
     async fn resize_disk(&self, call: &ApiCall, located: &Located) -> Result<(), PveError> {
         let upid = upid(&self.change(call).await?)?;
         self.follow(&upid).await?;
@@ -95,17 +95,17 @@ impl Pve {
     }
 }
 
-/// What the log of a task says that grew a volume and not its file system.
+/// Log message of a task that resized a volume but not its file system.
 const NOT_GROWN: &str = "Failed to update the container's filesystem";
 
-/// Tells whether a container's disk is a directory: it has no size of its own (`size=0T`), and
-/// cannot be grown.
+/// Returns whether a container's disk is a directory, which has no size (`size=0T`) and cannot be
+/// resized.
 fn has_no_size(located: &Located) -> bool {
     let disk = located.config.first_disk(located.kind);
     located.kind == GuestKind::Ct && disk.is_some_and(|disk| disk.size.unwrap_or(0) == 0)
 }
 
-/// Tells whether the first disk is as large as wanted.
+/// Returns whether the first disk is as large as wanted.
 fn is_large_enough(located: &Located, wanted: u64) -> bool {
     let disk = located.config.first_disk(located.kind);
     disk.is_some_and(|disk| disk.size.is_some_and(|size| size >= wanted))

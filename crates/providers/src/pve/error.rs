@@ -31,7 +31,7 @@ pub enum Reason {
     NoHost,
     /// Someone holds a lock.
     Locked,
-    /// A guest is half-made, and nothing makes it any more.
+    /// A guest is incomplete, and nothing makes it any more.
     Incomplete,
     /// The configuration changed since it was read.
     DigestMismatch,
@@ -87,7 +87,7 @@ pub struct PveError {
     pub detail: ForeignText,
     /// The last lines of the task's log.
     pub log: Vec<ForeignText>,
-    /// What a person can do next; may be empty.
+    /// What the user can do next; may be empty.
     pub hint: String,
 }
 
@@ -152,7 +152,7 @@ impl PveError {
         }
     }
 
-    /// Makes one for an answer that makes no sense.
+    /// Makes one for an answer that creates no sense.
     pub fn invalid_response(detail: impl Into<ForeignText>) -> Self {
         Self::new(ErrorClass::Broken, Reason::InvalidResponse, detail)
     }
@@ -162,7 +162,7 @@ impl PveError {
         Self::new(ErrorClass::Bug, Reason::Bug, detail)
     }
 
-    /// Adds what a person can do.
+    /// Adds what the user can do.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
@@ -187,7 +187,7 @@ impl PveError {
         ))
     }
 
-    /// Tells whether the other side may have done what was asked.
+    /// Returns whether the other side may have done what was asked.
     pub fn may_have_acted(&self) -> bool {
         matches!(
             self.class,
@@ -195,7 +195,7 @@ impl PveError {
         )
     }
 
-    /// Tells whether asking a question again may help.
+    /// Returns whether asking a question again may help.
     pub fn is_transient(&self) -> bool {
         matches!(self.class, ErrorClass::Unreachable { .. })
     }
@@ -217,7 +217,7 @@ impl PveError {
     }
 }
 
-/// Judges a message in prose: of an answer, or the last words of a task.
+/// Classifies a message in prose: of an answer, or the last words of a task.
 pub fn classify_text(text: &str) -> PveError {
     let text = text.trim();
     let row = TABLE
@@ -231,7 +231,7 @@ pub fn classify_text(text: &str) -> PveError {
     }
 }
 
-/// Judges an answer that is not a success.
+/// Classifies an answer that is not a success.
 pub fn classify(status: u16, phrase: &str, body: &[u8]) -> PveError {
     let json: Option<Value> = serde_json::from_slice(body).ok();
     let message = json

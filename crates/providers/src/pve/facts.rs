@@ -22,7 +22,7 @@ pub enum Fetched<T> {
     Known(T),
     /// It could not be fetched.
     Failed(PveError),
-    /// Nobody asked.
+    /// Not queried.
     NotAsked,
 }
 
@@ -46,10 +46,10 @@ impl<T> Fetched<T> {
 /// Privileges by path, each with whether it holds below the path too.
 pub type Privileges = BTreeMap<String, BTreeMap<String, bool>>;
 
-/// What was found out about a place.
+/// The facts about a Proxmox VE host or cluster.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Who we are, without secrets.
+    /// The user or token id, without secret.
     pub user: String,
     /// The version; its failure is the address's or the token's.
     pub version: Fetched<(u32, u32)>,
@@ -94,7 +94,7 @@ impl Pve {
         for address in &wanted.ssh {
             facts.ssh.insert(*address, self.answers(*address).await);
         }
-        // When even the version cannot be had, the rest would only repeat why.
+        // If even the version is not available, the rest would fail for the same reason.
         if !reachable {
             return facts;
         }
@@ -164,7 +164,7 @@ impl Pve {
         }
     }
 
-    /// Tells whether something accepts connections.
+    /// Returns whether something accepts connections.
     async fn answers(&self, address: SocketAddr) -> bool {
         // Cancel safety: a connection that is dropped half-way is closed.
         tokio::select! {

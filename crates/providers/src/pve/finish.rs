@@ -19,7 +19,7 @@ use super::seed;
 use super::upload::Upload;
 
 impl Pve {
-    /// Completes a guest: waits until nothing holds it, judges it again, and grows the disk.
+    /// Completes a guest: waits for its lock, verifies its identity, and resizes the disk.
     pub(super) async fn complete(
         &self,
         guest: &NewGuest,
@@ -67,8 +67,8 @@ impl Pve {
             })
     }
 
-    /// Puts the seed where the guest will read it. The same bytes under the same name, so that
-    /// repeating is harmless.
+    /// Uploads the first-boot data. The name and content are the same each time, so that it can be
+    /// repeated.
     pub(super) async fn upload_seed(&self, guest: &NewGuest) -> Result<(), PveError> {
         let Some(seed) = guest.seed.as_ref().filter(|_| guest.kind == GuestKind::Vm) else {
             return Ok(());
@@ -85,7 +85,7 @@ impl Pve {
     }
 }
 
-/// Returns the state a change is meant for.
+/// Returns the digest of the configuration to be changed.
 pub(super) fn digest_of(located: &Located) -> Result<String, PveError> {
     let digest = located.config.digest();
     digest.ok_or_else(|| PveError::invalid_response("the configuration has no digest"))
@@ -103,8 +103,8 @@ pub(super) fn change_of(located: &Located) -> Result<ApiCall, PveError> {
 /// Where the seed is.
 pub(super) const SEED_SLOT: &str = "ide2";
 
-/// Tells whether the drive of the seed is in the boot order, which a change of the drive puts it
-/// into. The order cannot go with that change: its keys are worked on in no particular order.
+/// Returns whether the drive of the seed is in the boot order. A change of the drive adds it, and the
+/// order cannot be set in the same call: its keys are processed in no particular order.
 pub(super) fn is_seed_in_boot_order(located: &Located) -> bool {
     let order = located.config.boot_order();
     located.kind == GuestKind::Vm && order.iter().any(|slot| slot == SEED_SLOT)
@@ -121,7 +121,7 @@ pub(super) fn boot_order_call(located: &Located) -> Result<ApiCall, PveError> {
     Ok(change_of(located)?.param("boot", format!("order={}", order.join(";"))))
 }
 
-/// Returns what a new guest carries.
+/// Returns the metadata of a new guest.
 pub(super) fn metadata(guest: &NewGuest) -> GuestMetadata<'_> {
     GuestMetadata {
         uuid: &guest.uuid,
@@ -131,7 +131,7 @@ pub(super) fn metadata(guest: &NewGuest) -> GuestMetadata<'_> {
     }
 }
 
-/// Returns the tags of a guest with ours in place of any it had; those of people stay.
+/// Returns the tags of a guest with our tags replaced; others are kept.
 fn merged_tags(located: &Located, metadata: &GuestMetadata<'_>) -> String {
     let mut tags: BTreeSet<String> = located
         .config
@@ -144,8 +144,8 @@ fn merged_tags(located: &Located, metadata: &GuestMetadata<'_>) -> String {
 }
 
 impl Pve {
-    /// Gives a guest another identity, in one change: tags, notes, and the SMBIOS of a VM, which
-    /// a running one shows from its next start on.
+    /// Changes the identity of a guest in one call: tags, notes, and the SMBIOS of a VM, which takes
+    /// effect at its next start.
     pub(super) async fn reidentify_guest(
         &self,
         guest: &GuestRef,
@@ -182,7 +182,7 @@ impl Pve {
             };
             tries += 1;
             match result {
-                // The look at the top of the loop decides, not the answer.
+                // The check at the top of the loop decides, not the response.
                 Ok(()) if tries < 4 => {}
                 Err(error) if error.may_have_acted() && tries < 4 => {
                     self.clock.sleep(self.settings.limits.connect).await;

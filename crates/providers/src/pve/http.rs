@@ -24,15 +24,15 @@ use super::session::{Session, Ticket};
 use super::settings::{Credential, Endpoint, PveLimits, PveSettings};
 use super::upload::Upload;
 
-/// How long an answer is still waited for when a person has asked to stop; most come sooner.
+/// How long a response is still waited for after an interrupt.
 const ROOM: Duration = Duration::from_millis(500);
 /// Connections idle longer are dropped by the server (5 s); a request on such a one would be lost.
 const IDLE: Duration = Duration::from_secs(4);
 /// The largest answer that is read; 10,000 guests are about 5 MB.
 const MAX_RESPONSE: usize = 64 << 20;
-/// Seconds for which a host that was not reached directly is asked through the entry.
+/// Seconds for which an unreachable host is called through the entry host.
 const DOWN_SECONDS: i64 = 60;
-/// How often a question is asked when the way there is bad.
+/// How often a query is sent on connection failures.
 const ATTEMPTS: u32 = 4;
 
 /// An answer.
@@ -44,7 +44,7 @@ pub struct ApiResponse {
     pub total: Option<u64>,
 }
 
-/// The way to a Proxmox VE.
+/// The connections to a Proxmox VE cluster.
 pub(super) struct Transport {
     entry: HostConnection,
     nodes: BTreeMap<String, HostConnection>,
@@ -101,7 +101,7 @@ impl HostConnection {
         })
     }
 
-    /// Says of a refusal that was an acceptance before that it changed since.
+    /// Adds to a rejection that the host accepted the certificate or token before.
     fn note_change(
         &self,
         result: Result<ApiResponse, PveError>,
@@ -140,7 +140,7 @@ impl HostConnection {
 }
 
 impl Transport {
-    /// Prepares the way; nothing is sent.
+    /// Prepares the connections; nothing is sent.
     pub(super) fn new(settings: &PveSettings, clock: SharedClock) -> Result<Self, PveError> {
         let limits = settings.limits.clone();
         let nodes = settings
@@ -165,8 +165,8 @@ impl Transport {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Sends a call. A question is asked again when the way was bad; a change is sent again only
-    /// when it certainly never left.
+    /// Sends a call. Queries are retried on connection failures; changes only if they were certainly
+    /// not sent.
     pub(super) async fn send(&self, call: &ApiCall) -> Result<ApiResponse, PveError> {
         let mut pause = Duration::from_millis(200);
         let mut asked = 1;
@@ -336,7 +336,7 @@ fn fence() -> Result<HeaderMap, PveError> {
     context::fence().map(header).into_iter().collect()
 }
 
-/// Notes what was asked and how it went; parameters may hold secrets and stay out.
+/// Logs a call and its result, without parameters, which may contain secrets.
 fn trace(call: &ApiCall, result: &Result<ApiResponse, PveError>) {
     let method = call.method();
     let path = call.path().unwrap_or_default();
@@ -410,7 +410,7 @@ fn lost(detail: impl Into<ForeignText>) -> PveError {
     PveError::new(class, Reason::Connection, detail)
 }
 
-/// Judges a request that got no answer.
+/// Classifies a request without a response.
 fn undelivered(error: &reqwest::Error) -> PveError {
     let text = chain(error);
     if trust::is_untrusted(error) {

@@ -11,7 +11,7 @@ use homestak_engine::ports::{GuestKind, GuestUuid};
 
 use super::config::GuestConfig;
 
-/// Marks everything of ours.
+/// The tag of every guest of ours.
 pub const TAG: &str = "homestak";
 /// Before the UUID.
 const ID_PREFIX: &str = "homestak-id-";
@@ -20,14 +20,14 @@ const SITE_PREFIX: &str = "homestak-s-";
 /// Before the manifest.
 const MANIFEST_PREFIX: &str = "homestak-m-";
 /// Before the id that the guest was created with. Clones and restored backups keep their tags, so
-/// this one tells them from their original in the list alone.
+/// this one distinguishes them from the original in the list.
 const VMID_PREFIX: &str = "homestak-v-";
 /// Before the UUID in the notes.
 const NOTE: &str = "homestak-id: ";
 /// Before the mark of the run that created the guest.
 const RUN_NOTE: &str = "homestak-run: ";
 
-/// What a guest of ours carries.
+/// The metadata that identifies a guest of ours.
 pub struct GuestMetadata<'a> {
     /// Its identity.
     pub uuid: &'a GuestUuid,
@@ -68,7 +68,7 @@ impl GuestMetadata<'_> {
         notes
     }
 
-    /// Returns the notes with ours in place of any that were there; those of people stay.
+    /// Returns the notes with our lines replaced; others are kept.
     pub fn merge_notes(&self, notes: Option<&str>) -> String {
         let kept = notes.unwrap_or_default().lines();
         let kept: String = kept
@@ -84,7 +84,7 @@ pub fn id_tag(uuid: &GuestUuid) -> String {
     format!("{ID_PREFIX}{uuid}")
 }
 
-/// Tells whether a tag is one of ours, so that tags of people are left alone.
+/// Returns whether a tag is one of ours.
 pub fn is_ours(tag: &str) -> bool {
     let prefixes = [ID_PREFIX, SITE_PREFIX, MANIFEST_PREFIX, VMID_PREFIX];
     tag == TAG || prefixes.iter().any(|prefix| tag.starts_with(prefix))
@@ -187,19 +187,18 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What a guest's configuration says about whose it is, as seen by someone who looks for a UUID.
+/// The result of comparing the configuration of a guest with a UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
     /// It is the guest: tag and SMBIOS (for a container: tag and notes) agree.
     Ours,
-    /// It carries the tag and contradicts it elsewhere: a copy someone made, or an identity someone
-    /// edited. Never changed. Without the tag it was given up: another guest.
+    /// It has the tag but another identity otherwise: a copy, or an edited guest. Never changed.
     Conflicting,
     /// Another guest.
     Other,
 }
 
-/// Judges a configuration of the guest with an id against a UUID.
+/// Compares the configuration of the guest with an id with a UUID.
 pub fn ownership(kind: GuestKind, vmid: u32, config: &GuestConfig, uuid: &GuestUuid) -> Ownership {
     let tags = config.tags();
     let tagged = tags.contains(&id_tag(uuid));
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_ours_when_all_signs_agree() {
+    fn a_guest_is_ours_if_tags_smbios_and_notes_agree() {
         let (tags, notes) = marked(A, "n1");
         assert_eq!(run_in_notes(&notes).as_deref(), Some("r1"));
         let smbios = format!("uuid={}", A.to_uppercase());
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_our_guest_is_an_impostor() {
+    fn a_copy_of_our_guest_is_conflicting() {
         let (tags, notes) = marked(A, "n1");
         let copy = json!({"tags": tags, "smbios1": format!("uuid={B}"), "description": notes});
         assert_eq!(judged(GuestKind::Vm, copy), Ownership::Conflicting);
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_backup_under_another_id_is_an_impostor_although_every_sign_is_kept() {
+    fn a_restored_backup_under_another_id_is_conflicting() {
         let (tags, notes) = marked(A, "n1");
         let vm = json!({"tags": tags, "smbios1": format!("uuid={A}"), "description": notes});
         let ct = json!({"tags": tags, "description": notes});
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_alone_say_nothing() {
+    fn notes_alone_do_not_identify_a_guest() {
         let copy = json!({"description": marked(A, "n1").1});
         assert_eq!(
             judged(GuestKind::Vm, copy),
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_of_two_sites_is_nobodys() {
+    fn a_guest_with_tags_of_two_sites_is_conflicting() {
         let (tags, notes) = marked(A, "n1");
         let tags = format!("{tags};homestak-s-otherssite");
         let vm = json!({"tags": tags, "smbios1": format!("uuid={A}"), "description": notes});
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ids_in_the_tags_are_none() {
+    fn two_ids_in_the_tags_give_no_identity() {
         let mut both = parse_tags(&marked(A, "n1").0);
         both.insert(id_tag(&uuid(B)));
         assert_eq!(uuid_in_tags(&both), None);

@@ -14,14 +14,14 @@ use super::requests::{ApiCall, CONTENT, DOWNLOAD, UPLOAD, VOLUME_DELETE};
 use super::task::{RunningTask, elapsed};
 use super::upload::Upload;
 
-/// The pause between looks at what a lost request became.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How long a file may take to be listed after its task; network storages are late.
+/// How long a file may take to be listed after its task; network storages are slow.
 const LISTED: Duration = Duration::from_secs(30);
-/// How often a file is sent when the way there is bad.
+/// How often a transfer is tried.
 const TRIES: u32 = 3;
 
-/// A place for files.
+/// A content type of a storage on a host.
 pub(super) struct StorageContent<'a> {
     pub(super) node: &'a str,
     pub(super) storage: &'a str,
@@ -39,7 +39,7 @@ impl StorageContent<'_> {
 type Checksum<'a> = Option<(&'a str, &'a str)>;
 
 impl Pve {
-    /// Lists the files of a place.
+    /// Lists the files of a storage.
     pub(super) async fn files(
         &self,
         place: &StorageContent<'_>,
@@ -89,7 +89,7 @@ impl Pve {
         })
     }
 
-    /// Tells whether a task may be writing a file: a download names it; a copy names nothing, but
+    /// Returns whether a task may be writing a file: a download names it; a copy names nothing, but
     /// one that started after the file was last changed does not write it.
     async fn is_being_written(
         &self,
@@ -128,7 +128,7 @@ impl Pve {
                     .await
             }
             ImageSource::Url(url) => {
-                // A run that was interrupted may have left the host fetching it.
+                // The host may still be downloading it for an interrupted run.
                 self.wait_for_download(&place, &image.file).await?;
                 if self.has_file_named(&place, &image.file).await? {
                     return Ok(());
@@ -149,7 +149,7 @@ impl Pve {
         }
     }
 
-    /// Sends a file and waits until it is there.
+    /// Uploads a file and waits until it is listed.
     pub(super) async fn upload_file(
         &self,
         place: &StorageContent<'_>,
@@ -232,7 +232,7 @@ impl Pve {
         }
     }
 
-    /// Waits until nobody writes a file. A task that makes no end is left to the next call.
+    /// Waits until no task writes a file.
     async fn wait_for_writer(
         &self,
         place: &StorageContent<'_>,
@@ -258,7 +258,7 @@ impl Pve {
         Ok(())
     }
 
-    /// Waits until no task fetches a file. It is listed under its name only when it is complete.
+    /// Waits until no task downloads a file. It is listed under its name only when complete.
     async fn wait_for_download(
         &self,
         place: &StorageContent<'_>,
@@ -318,7 +318,7 @@ impl Pve {
             match self.run(&call).await {
                 Ok(_) => return Ok(()),
                 Err(error) if error.reason == Reason::NoVolume => return Ok(()),
-                // Removing says how it shall be, so it can be sent again.
+                // Deleting is idempotent, so it can be repeated.
                 Err(error)
                     if tried < TRIES
                         && (error.may_have_acted() || error.reason == Reason::Locked) =>
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_server_would_change_are_refused() {
+    fn invalid_file_names_are_refused() {
         assert!(check_name(&image(GuestKind::Vm, "debian-12.qcow2")).is_ok());
         assert!(check_name(&image(GuestKind::Ct, "debian-12_12.0-1_amd64.tar.zst")).is_ok());
         for file in ["debian-12.img", "sp ace.qcow2", "../x.qcow2", ".qcow2", ""] {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_has_its_length() {
+    fn checksums_are_validated() {
         let digits = "a".repeat(64);
         assert_eq!(
             parse_checksum(&format!("sha256:{digits}")).ok(),

@@ -18,21 +18,22 @@ use super::preflight::holds;
 use super::requests::{ApiCall, PERMISSIONS};
 use super::task::{RunningTask, elapsed};
 
-/// Tells whether a guest is being made, or was left in the making. It says nothing about itself
-/// until it is done.
+/// Returns whether a guest is being created, or was left incomplete. Its configuration does not
+/// identify it until creation is complete.
 pub(super) fn is_being_created(config: &GuestConfig) -> bool {
     let temporary = |notes: &str| notes.contains("clone temporary file");
     matches!(config.lock().as_deref(), Some("create" | "clone"))
         || config.notes().is_some_and(temporary)
 }
 
-/// Since when a guest that is locked for its making has been seen with nobody who makes it. One
-/// look is not enough: a task that ended between two requests leaves the lock in the first answer.
+/// The time since which a guest that is locked for creation has no task that creates it. One
+/// observation is not enough: a task may end between two requests and leave its lock in the first
+/// response.
 #[derive(Default)]
 pub(super) struct UnattendedSince(Option<Timestamp>);
 
 impl UnattendedSince {
-    /// Notes a look, and tells whether nobody has made the guest for longer than a time.
+    /// Records an observation; returns whether no task has created the guest for longer than `time`.
     pub(super) fn exceeds(&mut self, time: Duration, made: bool, now: Timestamp) -> bool {
         if made {
             self.0 = None;
@@ -44,8 +45,8 @@ impl UnattendedSince {
 }
 
 impl Pve {
-    /// Tells whether a task that makes the guest still runs: on its host, or, as a copy runs where
-    /// its source is, on any other.
+    /// Returns whether a task that creates the guest is running: on its host or, since a clone runs
+    /// on the host of its source, on any other.
     pub(super) async fn has_creating_task(
         &self,
         kind: GuestKind,
@@ -70,7 +71,7 @@ impl Pve {
 }
 
 impl Pve {
-    /// Tells whether tasks of others are listed too, on every host.
+    /// Returns whether the token sees the tasks of other users on every host.
     pub(super) async fn sees_all_tasks(&self) -> Result<bool, PveError> {
         let privileges = parse_privileges(&self.ask(&ApiCall::to(&PERMISSIONS)).await?);
         let hosts = self.observe_all().await?.hosts;
@@ -81,7 +82,7 @@ impl Pve {
     }
 }
 
-/// Tells whether a task may be making a guest. A copy's task names its source, so any copy may.
+/// Returns whether a task may be creating a guest. The task of a clone names its source, so any clone may.
 fn is_creating_task(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
     let (makers, copier): (&[&str], &str) = match kind {
         GuestKind::Vm => (&["qmcreate", "qmrestore"], "qmclone"),
@@ -91,8 +92,8 @@ fn is_creating_task(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
     upid.kind == copier || (makers.contains(&upid.kind.as_str()) && upid.vmid() == Some(vmid))
 }
 
-/// Says that a guest is half-made, and what a person does about it. Where tasks of others are not
-/// seen, one of them may still make it, so that later may work.
+/// Returns the error for an incomplete guest. If tasks of other users are not visible, one of them
+/// may still be creating it, so that the call may be retried.
 pub(super) fn incomplete_error(located: &Located, sees_all_tasks: bool) -> PveError {
     let Located {
         kind, vmid, node, ..
@@ -124,7 +125,7 @@ mod tests {
     use crate::pve::upid::Upid;
 
     #[test]
-    fn a_guest_in_the_making_is_known_by_its_lock_or_its_notes() {
+    fn a_guest_being_created_is_recognised_by_lock_or_notes() {
         let made = |config| is_being_created(&GuestConfig::new(config));
         assert!(made(json!({"lock": "create"})));
         assert!(made(json!({"description": " qmclone temporary file"})));
@@ -134,21 +135,21 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_alone_only_after_it_was_seen_so_for_a_while() {
+    fn a_guest_is_unattended_only_after_a_grace_period() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let grace = Duration::from_secs(5);
         let mut unattended = UnattendedSince::default();
-        // However late the first look is.
+        // However late the first observation is.
         assert!(!unattended.exceeds(grace, false, at(100)));
         assert!(!unattended.exceeds(grace, false, at(104)));
         assert!(unattended.exceeds(grace, false, at(106)));
-        // Someone who makes it counts anew.
+        // A creating task resets the timer.
         assert!(!unattended.exceeds(grace, true, at(107)));
         assert!(!unattended.exceeds(grace, false, at(120)));
     }
 
     #[test]
-    fn a_copy_may_be_of_any_source_and_other_tasks_name_the_guest() {
+    fn any_clone_task_may_create_a_guest_other_tasks_name_it() {
         let task = |kind: &str, id: u32| RunningTask {
             upid: Upid::parse(&format!("UPID:pve1:1:2:6AFA22C5:{kind}:{id}:root@pam:"))
                 .expect("an id"),

@@ -34,20 +34,20 @@ pub(super) struct Located {
 pub(super) enum SearchResult {
     /// The guest.
     Ours(Located),
-    /// Several guests with every sign of it.
+    /// Several guests with this identity.
     Duplicates(Vec<Located>),
-    /// Only something that carries its tag and is another.
+    /// Only a guest that has the tag but another identity otherwise.
     Conflicting(Located),
-    /// Something in the making where the guest would be, which does not say whose it is.
+    /// A guest that is being created at the expected id and does not identify itself yet.
     Unidentified(Located),
-    /// The guest without its tags: whoever removed them made it a guest of its own.
+    /// The guest without its tags, which were removed: it is no longer managed.
     Disowned(Located),
     /// Nothing.
     NotFound,
 }
 
 impl Located {
-    /// Judges it against an identity.
+    /// Compares it with an identity.
     pub(super) fn ownership(&self, uuid: &GuestUuid) -> Ownership {
         ownership(self.kind, self.vmid, &self.config, uuid)
     }
@@ -62,7 +62,7 @@ impl Located {
         }
     }
 
-    /// Tells whether a guest without the tag of an identity carries it in its SMBIOS or notes, and
+    /// Returns whether a guest without the tag of an identity carries it in its SMBIOS or notes, and
     /// no other in its tags.
     pub(super) fn is_disowned(&self, uuid: &GuestUuid) -> bool {
         let noted = self.config.notes().and_then(identity::uuid_in_notes);
@@ -108,7 +108,7 @@ impl Pve {
     async fn find_at(&self, guest: &GuestRef, vmid: u32) -> Result<SearchResult, PveError> {
         let mut at = (guest.kind, guest.host.clone());
         let mut found = SearchResult::NotFound;
-        // Three times: a guest that moves between the list and the look is found where it went.
+        // Three times: a guest that migrates between the two requests is found on its new host.
         for _ in 0..3 {
             if !at.1.is_empty() {
                 let config = self.config_at(at.0, &at.1, vmid).await?;
@@ -140,12 +140,12 @@ impl Pve {
         let mut ours: Vec<Located> = Vec::new();
         let mut second = SearchResult::NotFound;
         let range = self.vmid_range().await?;
-        // Twice: a guest that moves between the list and the look is found where it went.
+        // Twice: a guest that migrates between the two requests is found on its new host.
         for _ in 0..2 {
             let mut moved = false;
             let tag = id_tag(uuid);
             let rows = self.guests().await?;
-            // A guest being created has no tag yet; it is where its id was chosen from.
+            // A guest being created has no tag yet, but has one of the ids that are chosen first.
             let ids: BTreeSet<u32> = rows.iter().filter_map(|row| row.vmid.number()).collect();
             let making = candidate_ids(uuid, range, &ids);
             ours.clear();
@@ -192,8 +192,8 @@ impl Pve {
         Ok(ours.pop().map_or(second, SearchResult::Ours))
     }
 
-    /// Finds a guest that is about to be changed, proves its identity and waits until nothing
-    /// holds it. `None` when it is nowhere.
+    /// Finds a guest to be changed, verifies its identity and waits until it is not locked. `None` if
+    /// it does not exist.
     pub(super) async fn find_for_change(
         &self,
         guest: &GuestRef,
@@ -217,7 +217,7 @@ impl Pve {
             if located.config.lock().is_none() {
                 return Ok(Some(located));
             }
-            // Whoever held it may have moved or removed it, so it is judged again.
+            // It may have been moved or deleted meanwhile, so it is checked again.
             if let Some(located) = self.wait_for_unlock(located).await?
                 && located.ownership(&guest.uuid) == Ownership::Ours
             {
@@ -231,7 +231,7 @@ impl Pve {
         ))
     }
 
-    /// Finds a guest that must be there.
+    /// Finds a guest to be changed, which must exist.
     pub(super) async fn require_for_change(&self, guest: &GuestRef) -> Result<Located, PveError> {
         self.find_for_change(guest).await?.ok_or_else(|| {
             let id = guest
@@ -257,7 +257,7 @@ impl Pve {
         self.ask(&call).await
     }
 
-    /// Looks at one guest, for the port.
+    /// Inspects one guest.
     pub(super) async fn inspect_guest(
         &self,
         guest: &GuestRef,
@@ -270,7 +270,7 @@ impl Pve {
                 located
             }
             SearchResult::Duplicates(guests) => return Err(duplicates_error(&guests)),
-            // At the id of the guest: neither the guest nor its absence.
+            // Another guest at this id: the guest is neither present nor missing.
             SearchResult::Conflicting(located) if guest.vmid.is_some() => {
                 return Err(conflict_error(&located, &guest.uuid));
             }
@@ -321,7 +321,7 @@ impl Pve {
     }
 }
 
-/// The most ids that are looked at for a guest being created, without a tag.
+/// Limit of ids that are checked for a guest without a tag.
 const CHOICES: usize = 16;
 
 /// Returns the ids in use that a guest may have been given.
@@ -340,7 +340,7 @@ fn candidate_ids(
     choices
 }
 
-/// Refuses to choose between guests that carry one identity.
+/// Returns the error for several guests with one identity.
 pub(super) fn duplicates_error(guests: &[Located]) -> PveError {
     let names: Vec<String> = guests
         .iter()
@@ -354,7 +354,7 @@ pub(super) fn duplicates_error(guests: &[Located]) -> PveError {
         .with_hint("remove the homestak tags from each copy")
 }
 
-/// Refuses to change a guest that was given up.
+/// Returns the error for a guest whose tags were removed.
 pub(super) fn disowned_error(located: &Located, uuid: &GuestUuid) -> PveError {
     let name = name_of(located.kind, located.vmid, &located.node);
     let detail = format!(
@@ -363,7 +363,7 @@ pub(super) fn disowned_error(located: &Located, uuid: &GuestUuid) -> PveError {
     PveError::new(ErrorClass::Refused, Reason::AlreadyExists, detail)
 }
 
-/// Refuses to change a guest whose identity is in doubt, and says what contradicts it.
+/// Returns the error for a guest with a conflicting identity.
 pub(super) fn conflict_error(located: &Located, uuid: &GuestUuid) -> PveError {
     let config = &located.config;
     let tags = config.tags();

@@ -8,17 +8,16 @@ use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{GuestUuid, ProgressListener, ProviderEvent};
 
 tokio::task_local! {
-    /// The guest the call of the port is about. Like a span of a log it is context, not an
-    /// argument: nothing is decided by it.
+    /// The guest of the current call. Context for messages only; nothing is decided by it.
     static GUEST: GuestUuid;
 }
 
-/// Does work about a guest: what is said meanwhile is about it.
+/// Runs `work` with messages attributed to a guest.
 pub(super) async fn with_guest<T>(guest: &GuestUuid, work: impl Future<Output = T>) -> T {
     GUEST.scope(guest.clone(), work).await
 }
 
-/// The way to whoever listens; by default nobody does.
+/// Sends messages to a listener, if there is one.
 #[derive(Clone, Default)]
 pub(super) struct Notifier(Option<Arc<dyn ProgressListener>>);
 
@@ -28,14 +27,14 @@ impl Notifier {
         Self(Some(listener))
     }
 
-    /// Says what is being waited for. Said once when a wait begins, not at every look.
+    /// Reports what is being waited for; once per wait, not per poll.
     pub(super) fn waiting(&self, what: impl Into<ForeignText>) {
         let what = String::from(what.into());
         tracing::debug!(what, "waiting");
         self.say(ProviderEvent::Waiting(what));
     }
 
-    /// Says what a person should know.
+    /// Reports a warning.
     pub(super) fn warning(&self, what: impl Into<ForeignText>) {
         let what = String::from(what.into());
         tracing::warn!(what, "a task warned");

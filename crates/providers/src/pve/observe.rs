@@ -72,7 +72,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
     let tags = quirks::tags_of(row);
     let number = |field: &str| row.get(field).and_then(quirks::parse_u64);
     let vmid = row.get("vmid").and_then(quirks::parse_u32)?;
-    // The list makes up a name for a guest whose file has none, as while it is being made.
+    // The list makes up a name for a guest whose file has none, as while it is being created.
     let made_up = [format!("VM {vmid}"), format!("CT{vmid}")];
     let lock = Some(text_of(row, "lock")).filter(|lock| !lock.is_empty());
     // The list joins by id: a guest being created with an id that was used seconds ago is shown
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_as_it_was_seen() {
+    fn a_recorded_list_is_parsed() {
         let data = json!([
             {"vmid": 200, "status": "stopped", "name": "ct1", "maxcpu": 2, "maxmem": 536_870_912,
              "maxdisk": 4_294_967_296_u64, "id": "lxc/200", "node": "pve1", "type": "lxc", "template": 0},
@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_list_made_up_is_none() {
+    fn a_placeholder_name_is_ignored() {
         let row = json!({"type": "qemu", "vmid": 7001, "node": "a", "name": "VM 7001"});
         let seen = observed(&json!([row])).expect("a list");
         assert_eq!(seen.guests[0].name, "");
     }
 
     #[test]
-    fn a_list_that_is_none_is_broken() {
+    fn an_invalid_list_is_an_error() {
         assert!(super::observed(&json!({"data": 1})).is_err());
         assert!(super::observed(&json!([null, 5, {"type": "qemu"}])).is_ok());
     }

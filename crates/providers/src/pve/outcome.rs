@@ -13,7 +13,7 @@ use super::incomplete::{UnattendedSince, incomplete_error, is_being_created};
 use super::locate::Located;
 use super::task::elapsed;
 
-/// The pause between looks.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is at an id.
@@ -44,7 +44,7 @@ impl Pve {
             match self.fetch_at(guest, vmid).await? {
                 Some(located) => match located.ownership(&guest.uuid) {
                     Ownership::Ours => return Ok(CreateOutcome::Created(located)),
-                    // A guest being made says nothing about itself until it is done.
+                    // A guest being created says nothing about itself until it is done.
                     Ownership::Other | Ownership::Conflicting
                         if is_being_created(&located.config) =>
                     {
@@ -88,7 +88,7 @@ impl Pve {
         }
     }
 
-    /// Reads what is at an id, on the host the guest is made on or wherever the list has it.
+    /// Reads what is at an id, on the host the guest is created on or wherever the list has it.
     pub(super) async fn fetch_at(
         &self,
         guest: &NewGuest,
@@ -103,7 +103,7 @@ impl Pve {
         }))
     }
 
-    /// Tells whether the id belongs to a guest elsewhere, or of the other kind.
+    /// Returns whether the id belongs to a guest elsewhere, or of the other kind.
     async fn is_id_used_elsewhere(&self, guest: &NewGuest, vmid: u32) -> Result<bool, PveError> {
         let rows = self.guests().await?;
         Ok(rows.iter().any(|row| {
@@ -111,7 +111,7 @@ impl Pve {
         }))
     }
 
-    /// Tells whether a task of ours that may be making the guest still runs.
+    /// Returns whether a task of ours that may be making the guest still runs.
     async fn is_creating(&self, guest: &NewGuest, vmid: u32) -> Result<bool, PveError> {
         let user = self.settings.credential.user();
         let tasks = self.running_tasks(&guest.host, None).await?;

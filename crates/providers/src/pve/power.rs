@@ -10,9 +10,9 @@ use super::locate::Located;
 use super::requests::{ApiCall, CT_SHUTDOWN, CT_START, CT_STOP, VM_SHUTDOWN, VM_START, VM_STOP};
 use super::task::elapsed;
 
-/// How long the state may lag behind a task that said OK (a reboot stops, then starts).
+/// How long the power state may lag behind a successful task (a reboot stops, then starts).
 const LAG: Duration = Duration::from_secs(30);
-/// The pause between looks.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often a change is sent when its answer is lost.
 const TRIES: u32 = 4;
@@ -43,7 +43,8 @@ impl Pve {
         .await
     }
 
-    /// Repeats look and change until the state is right. `call` is told whether it is the first.
+    /// Repeats the change until the guest has the power state. The second argument of `call` is whether it
+    /// is the first attempt.
     async fn set_power(
         &self,
         guest: &GuestRef,
@@ -87,7 +88,7 @@ impl Pve {
         }
     }
 
-    /// Runs a call whose task may be silent for as long as the guest takes to shut down.
+    /// Runs a call whose task may show no progress while the guest shuts down.
     async fn run_with_timeout(&self, call: &ApiCall) -> Result<(), PveError> {
         let patience = call
             .params()

@@ -15,7 +15,7 @@ pub use crate::finding::{Finding, Severity};
 /// What a run will need.
 #[derive(Clone, Debug, Default)]
 pub struct Requirements {
-    /// Hosts that guests are made on.
+    /// Hosts that guests are created on.
     pub hosts: Vec<String>,
     /// What the token must be able to do.
     pub abilities: Abilities,
@@ -61,12 +61,12 @@ pub struct FileRequirement {
     pub source: Option<String>,
 }
 
-/// What a site must say so that guests get a network and people get in.
+/// Site settings that guests need for network and SSH access.
 #[derive(Clone, Debug, Default)]
 pub struct SiteRequirements {
-    /// Whether guests with fixed addresses are made.
+    /// Whether guests with fixed addresses are created.
     pub fixed_addresses: bool,
-    /// The way out.
+    /// The default gateway.
     pub gateway: Option<IpAddr>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
@@ -76,7 +76,7 @@ pub struct SiteRequirements {
     pub ssh_keys: usize,
 }
 
-/// Checks everything. The order is that in which problems are best mended.
+/// Runs all checks, in the order in which problems are best fixed.
 pub fn check(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let mut findings = vec![endpoint(facts)];
     if facts.version.known().is_some() {
@@ -219,7 +219,7 @@ fn quorum(facts: &Facts) -> Finding {
     }
 }
 
-/// Tells whether a privilege is held on a path: there, or above where it holds below too.
+/// Returns whether a privilege is held on a path: there, or above where it holds below too.
 pub fn holds(privileges: &Privileges, path: &str, privilege: &str) -> bool {
     let has = |at: &str, here: bool| {
         let held = privileges.get(at).and_then(|held| held.get(privilege));
@@ -363,7 +363,7 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     wanted.storages.iter().map(check).collect()
 }
 
-/// A storage that is not in the list of everything: not there, disabled, or not to be seen.
+/// A storage that is not listed: missing, disabled, or not visible to the token.
 fn hidden_storage(facts: &Facts, need: &StorageRequirement) -> Finding {
     let StorageRequirement { host, storage, .. } = need;
     let at = format!("{storage} on {host}");
@@ -395,7 +395,7 @@ fn key_of(image: &FileRequirement) -> (String, String, String) {
     (host.clone(), storage.clone(), content.clone())
 }
 
-/// Tells whether a host has to fetch an image.
+/// Returns whether a host has to fetch an image.
 fn is_fetched(facts: &Facts, image: &FileRequirement) -> bool {
     let known = facts.files.get(&key_of(image)).and_then(Fetched::known);
     image.source.is_some() && known.is_none_or(|files| !files.contains(&image.file))
@@ -465,8 +465,8 @@ fn bridges(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     wanted.bridges.iter().map(check).collect()
 }
 
-/// Whether guests of a host can have guests. The API tells the CPU's flags and nothing about the
-/// kernel module's setting, so the best answer is "probably".
+/// Whether a host supports nested virtualisation. The API reports the CPU flags but not the setting
+/// of the kernel module, so the result is never certain.
 fn nested(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let check = |host: &String| match facts.cpu_flags.get(host) {
         Some(Fetched::Known(flags)) => {

@@ -95,7 +95,7 @@ impl Property {
             .find(|value| is_mac(value))
     }
 
-    /// Tells whether both say the same, whatever the order of the keys.
+    /// Returns whether both are equal, regardless of the order of keys.
     pub fn same(&self, other: &Self) -> bool {
         let sorted = |property: &Self| {
             let mut fields = property.fields.clone();
@@ -106,7 +106,7 @@ impl Property {
     }
 }
 
-/// Tells whether a text is a MAC address with colons.
+/// Returns whether a text is a MAC address with colons.
 pub fn is_mac(text: &str) -> bool {
     let mut parts = 0;
     text.split(':').all(|part| {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn disks_and_cards_as_they_were_seen() {
+    fn recorded_disks_and_network_cards_are_parsed() {
         let disk = Property::parse("local:130/vm-130-disk-0.qcow2,size=1G");
         assert_eq!(disk.head.as_deref(), Some("local:130/vm-130-disk-0.qcow2"));
         assert_eq!(disk.field("size"), Some("1G"));

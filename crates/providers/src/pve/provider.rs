@@ -42,7 +42,7 @@ impl Pve {
         let version = self.version().await?;
         let writable = match self.ask(&ApiCall::to(&CLUSTER_STATUS)).await {
             Ok(status) => has_quorum(&status),
-            // Without the right to ask, the changes themselves will say.
+            // Without the privilege to query it, the changes themselves fail.
             Err(error) if error.reason == Reason::Permission => true,
             Err(error) => return Err(error),
         };
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_host_has_quorum_and_a_cluster_says() {
+    fn a_single_host_has_quorum_and_a_cluster_reports_it() {
         assert!(has_quorum(
             &json!([{"type": "node", "name": "pve1", "online": 1}])
         ));

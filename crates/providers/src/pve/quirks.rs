@@ -92,7 +92,7 @@ pub fn render_tags(tags: &BTreeSet<String>) -> String {
         .join(";")
 }
 
-/// Tells whether the API accepts a text as a tag.
+/// Returns whether the API accepts a text as a tag.
 pub fn is_tag(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn booleans_come_in_many_dresses() {
+    fn booleans_have_several_encodings() {
         for value in [json!(1), json!("1"), json!(true), json!("yes"), json!("on")] {
             assert_eq!(parse_bool(&value), Some(true), "{value}");
         }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_as_texts_too() {
+    fn numbers_may_be_strings() {
         assert_eq!(parse_u64(&json!("100")), Some(100));
         assert_eq!(parse_u64(&json!(512)), Some(512));
         assert_eq!(parse_u64(&json!(512.0)), Some(512));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_as_they_were_seen() {
+    fn recorded_sizes_are_parsed() {
         assert_eq!(parse_size("1500M"), Some(1_572_864_000));
         assert_eq!(parse_size("368K"), Some(376_832));
         assert_eq!(parse_size("32G"), Some(34_359_738_368));

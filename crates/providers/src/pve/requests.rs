@@ -46,20 +46,18 @@ macro_rules! requests {
 }
 
 requests! {
-    /// Who is there; needs no privilege.
+    /// The version; needs no privilege.
     VERSION = Get "/version" [] [];
     /// A login instead of a token.
     TICKET = Post "/access/ticket" ["username", "password"] [];
-    /// What we may do, where.
+    /// The privileges of the token by path.
     PERMISSIONS = Get "/access/permissions" [] ["path"];
-    /// Everything there is.
+    /// All resources.
     RESOURCES = Get "/cluster/resources" [] ["type"];
-    /// Hosts and whether they agree.
+    /// Cluster hosts and quorum.
     CLUSTER_STATUS = Get "/cluster/status" [] [];
     /// Settings of the whole cluster.
     CLUSTER_OPTIONS = Get "/cluster/options" [] [];
-    /// An id that is free right now.
-    NEXT_ID = Get "/cluster/nextid" [] ["vmid"];
     /// Hosts with their certificates.
     NODES = Get "/nodes" [] [];
     /// One host's CPU.
@@ -70,19 +68,19 @@ requests! {
     NODE_NETWORK = Get "/nodes/{node}/network" [] [];
     /// Tasks of a host.
     TASKS = Get "/nodes/{node}/tasks" [] ["source", "vmid", "limit", "typefilter", "userfilter"];
-    /// How a task stands.
+    /// The status of a task.
     TASK_STATUS = Get "/nodes/{node}/tasks/{upid}/status" [] [];
-    /// What a task wrote.
+    /// The log of a task.
     TASK_LOG = Get "/nodes/{node}/tasks/{upid}/log" ["start", "limit"] [];
-    /// What is in a storage.
+    /// The content of a storage.
     CONTENT = Get "/nodes/{node}/storage/{storage}/content" [] ["content"];
     /// Sends a file.
     UPLOAD = Post "/nodes/{node}/storage/{storage}/upload" ["content", "filename"] ["checksum-algorithm", "checksum"];
-    /// Has a file fetched.
+    /// Downloads a file to a storage.
     DOWNLOAD = Post "/nodes/{node}/storage/{storage}/download-url" ["content", "filename", "url"] ["checksum-algorithm", "checksum"];
     /// Removes a file.
     VOLUME_DELETE = Delete "/nodes/{node}/storage/{storage}/content/{volume}" [] [];
-    /// Makes a VM.
+    /// Creates a VM.
     VM_CREATE = Post "/nodes/{node}/qemu" ["vmid", "name", "memory", "cores", "scsihw", "scsi0", "boot", "net0", "smbios1", "tags", "description"] ["ostype", "agent", "serial0", "vga", "cpu", "ide2"];
     /// Reads a VM.
     VM_CONFIG = Get "/nodes/{node}/qemu/{vmid}/config" [] [];
@@ -92,17 +90,17 @@ requests! {
     VM_STATUS = Get "/nodes/{node}/qemu/{vmid}/status/current" [] [];
     /// Starts a VM.
     VM_START = Post "/nodes/{node}/qemu/{vmid}/status/start" [] [];
-    /// Switches a VM off.
+    /// Stops a VM.
     VM_STOP = Post "/nodes/{node}/qemu/{vmid}/status/stop" [] ["overrule-shutdown"];
-    /// Asks a VM to end.
+    /// Shuts a VM down.
     VM_SHUTDOWN = Post "/nodes/{node}/qemu/{vmid}/status/shutdown" ["timeout", "forceStop"] [];
-    /// Grows a disk of a VM.
+    /// Resizes a disk of a VM.
     VM_RESIZE = Put "/nodes/{node}/qemu/{vmid}/resize" ["disk", "size", "digest"] [];
     /// Removes a VM.
     VM_DELETE = Delete "/nodes/{node}/qemu/{vmid}" ["purge"] [];
     /// Addresses of a VM, as its agent sees them.
     VM_INTERFACES = Get "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces" [] [];
-    /// Makes a container.
+    /// Creates a container.
     CT_CREATE = Post "/nodes/{node}/lxc" ["vmid", "hostname", "ostemplate", "rootfs", "memory", "cores", "net0", "unprivileged", "tags", "description"] ["swap", "features", "ssh-public-keys"];
     /// Reads a container.
     CT_CONFIG = Get "/nodes/{node}/lxc/{vmid}/config" [] [];
@@ -112,11 +110,11 @@ requests! {
     CT_STATUS = Get "/nodes/{node}/lxc/{vmid}/status/current" [] [];
     /// Starts a container.
     CT_START = Post "/nodes/{node}/lxc/{vmid}/status/start" [] [];
-    /// Switches a container off.
+    /// Stops a container.
     CT_STOP = Post "/nodes/{node}/lxc/{vmid}/status/stop" [] ["overrule-shutdown"];
-    /// Asks a container to end.
+    /// Shuts a container down.
     CT_SHUTDOWN = Post "/nodes/{node}/lxc/{vmid}/status/shutdown" ["timeout", "forceStop"] [];
-    /// Grows a container's disk.
+    /// Resizes a container's disk.
     CT_RESIZE = Put "/nodes/{node}/lxc/{vmid}/resize" ["disk", "size", "digest"] [];
     /// Removes a container.
     CT_DELETE = Delete "/nodes/{node}/lxc/{vmid}" ["purge"] [];
@@ -124,7 +122,7 @@ requests! {
     CT_INTERFACES = Get "/nodes/{node}/lxc/{vmid}/interfaces" [] [];
 }
 
-/// What may stand in a part of a path unchanged. A volume's `:` and `/` are encoded, which the
+/// Characters that are not encoded in a path. A volume's `:` and `/` are encoded, which the
 /// API accepts.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -134,7 +132,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'@')
     .remove(b'!');
 
-/// A request, filled in.
+/// A request with its parameters.
 #[derive(Clone)]
 pub struct ApiCall {
     request: &'static Route,
@@ -193,7 +191,7 @@ impl ApiCall {
         &self.params
     }
 
-    /// Returns the path, or our mistake when something is missing or not in the table.
+    /// Returns the path; fails if a parameter is missing or not in the table.
     pub fn path(&self) -> Result<String, PveError> {
         let Route {
             path,
@@ -247,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_outside_the_table_is_our_mistake() {
+    fn a_parameter_outside_the_table_is_an_error() {
         assert!(ApiCall::to(&VERSION).param("skiplock", 1).path().is_err());
         let call = ApiCall::to(&VM_DELETE).at("node", "pve1").at("vmid", 100);
         assert!(call.clone().path().is_err(), "purge is always sent");

@@ -10,7 +10,7 @@ use super::locate::{Located, conflict_error};
 use super::requests::{CT_CHANGE, VM_CHANGE};
 
 impl Pve {
-    /// Gives a guest CPUs and memory, where it has others.
+    /// Sets CPUs and memory of a guest if they differ.
     pub(super) async fn set_cores_and_memory(
         &self,
         guest: &GuestRef,
@@ -22,7 +22,7 @@ impl Pve {
         self.retry_while_locked(&located.node, located.vmid, || async {
             let mut tries = 0;
             loop {
-                // Read again each time: a lost answer may have changed it already.
+                // Read again each time: the request may have taken effect although its response was lost.
                 let located = self.refetch(located.clone()).await?;
                 if located.ownership(&guest.uuid) != Ownership::Ours {
                     return Err(conflict_error(&located, &guest.uuid));
@@ -53,7 +53,7 @@ impl Pve {
     }
 }
 
-/// Tells whether the configuration has the sizes already.
+/// Returns whether the configuration has the sizes already.
 fn has_sizes(located: &Located, cores: u32, memory: Mib) -> bool {
     let config = &located.config;
     config.number("cores") == Some(cores.into()) && config.number("memory") == Some(memory.0)

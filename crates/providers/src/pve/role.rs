@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// What the token shall be able to do.
+/// What the token must be allowed to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// Virtual machines.
@@ -28,8 +28,8 @@ pub struct Grant {
     pub privileges: BTreeSet<&'static str>,
 }
 
-/// What was tried and what is only read: on the simulator, the set for version 9 suffices for all
-/// that is done, and each privilege that is left out is missed. That for version 8 is from documents.
+/// Returns whether the privileges were tested: those for version 9 on the simulator, where each one
+/// is required. Those for version 8 are from the documentation.
 pub fn is_verified(major: u32) -> bool {
     major == 9
 }
@@ -77,7 +77,7 @@ pub fn grants(major: u32, abilities: &Abilities) -> Vec<Grant> {
         grants.push(Grant {
             path: format!("/storage/{storage}"),
             role: "HomestakStorage",
-            // Only with Audit is a storage in the list of everything, which plans are made from.
+            // Only with Audit is a storage in the list of everything, which plans are created from.
             privileges: BTreeSet::from(["Datastore.AllocateSpace", "Datastore.Audit"]),
         });
     }

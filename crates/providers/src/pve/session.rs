@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_is_renewed_before_it_runs_out() {
+    fn a_ticket_is_renewed_before_it_expires() {
         let session = Session::default();
         let login = json!({"ticket": "PVE:root@pam:6AFA::sig+/=", "CSRFPreventionToken": "6AFA:x"});
         let start = Timestamp::UNIX_EPOCH;

@@ -42,7 +42,7 @@ impl PveSettings {
 pub struct Endpoint {
     /// Such as `https://pve1:8006`.
     pub url: String,
-    /// Whom to trust.
+    /// Whose certificate to trust.
     pub trust: Trust,
 }
 
@@ -61,7 +61,7 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// Returns whom tasks are listed under, without secrets.
+    /// Returns the user that tasks are listed under.
     pub fn user(&self) -> &str {
         match self {
             Self::Token(token) => token.id(),
@@ -162,24 +162,23 @@ pub struct PveLimits {
     /// How long an answer may take. Locks take up to 10 s and queue behind each other, so less
     /// than 30 s would give up on requests that succeed.
     pub answer: Duration,
-    /// How long an upload may stand still.
+    /// How long an upload may make no progress.
     pub upload_stall: Duration,
     /// How long to wait for a lock of someone else.
     pub lock: Duration,
     /// How long a task may show no progress.
     pub task_stall: Duration,
-    /// How long a task may be out of reach, before the step that started it is tried again: the
-    /// patience with hosts is the step's.
+    /// How long the host of a task may be unreachable before the step is retried.
     pub task_unreachable: Duration,
-    /// How long to look for what became of a request whose answer was lost.
+    /// How long to determine the result of a request whose response was lost.
     pub settle: Duration,
-    /// How long a lost request may still be on its way: the proxy gives up after 30 s.
+    /// How long a lost request may still be in transit: the proxy times out after 30 s.
     pub grace: Duration,
     /// Changes at once per (host, storage) at first; it adapts.
     pub per_storage: usize,
 }
 
-/// What a lost contact may take until the step itself looks again.
+/// Limit of `task_unreachable`.
 const LOST_CONTACT: Duration = Duration::from_secs(30);
 
 impl From<&Timeouts> for PveLimits {
@@ -211,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_checked_before_it_is_used() {
+    fn tokens_are_validated() {
         let secret = "0f0e0d0c-0b0a-4908-8706-050403020100";
         let token = ApiToken::parse(&format!("homestak@pve!driver={secret}\n")).expect("a token");
         assert_eq!(token.id(), "homestak@pve!driver");

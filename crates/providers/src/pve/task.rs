@@ -16,13 +16,13 @@ use super::quirks;
 use super::requests::{ApiCall, TASK_LOG, TASK_STATUS, TASKS};
 use super::upid::Upid;
 
-/// The pause before the first look; most tasks take less than a second.
+/// The pause before the first poll; most tasks take less than a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The same for unpacking and starting containers; two to three seconds were seen.
 const FIRST_PAUSE_LONG: Duration = Duration::from_millis(1500);
-/// The longest pause before the first look, however long such tasks took.
+/// The longest pause before the first poll.
 const LONGEST_FIRST_PAUSE: Duration = Duration::from_secs(10);
-/// The longest pause between looks.
+/// The longest polling interval.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// A pause is this part of the time since the task started, or since its end was expected: an end
 /// is seen that much later.
@@ -31,7 +31,7 @@ const LATE: u32 = 2;
 const NEAR: u32 = 20;
 /// How long a task may be unknown after it was started; its index is written later.
 const UNKNOWN: Duration = Duration::from_secs(10);
-/// How many looks may find it unknown, however long they take.
+/// How many polls may find it unknown.
 const UNKNOWN_LOOKS: u32 = 5;
 /// How often the log is measured to see progress.
 const MEASURE: Duration = Duration::from_secs(10);
@@ -40,20 +40,20 @@ const TAIL: u64 = 30;
 /// Lines of the log that are searched for warnings; making a guest writes a few hundred.
 const WHOLE: u64 = 2000;
 
-/// How a task stands.
+/// The status of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// It runs.
     Running,
-    /// It ended well.
+    /// It succeeded.
     Succeeded,
-    /// It ended well and warned.
+    /// It succeeded with warnings.
     SucceededWithWarnings,
-    /// It failed with these words.
+    /// It failed with this message.
     Failed(String),
 }
 
-/// Reads how a task stands.
+/// Reads the status of a task.
 pub fn task_state(data: &Value) -> Option<TaskState> {
     match quirks::text_of(data, "status").as_str() {
         "running" => Some(TaskState::Running),
@@ -66,7 +66,7 @@ fn exit_state(words: &str) -> TaskState {
     match words.trim() {
         "OK" => TaskState::Succeeded,
         warned if warned.starts_with("WARNINGS") => TaskState::SucceededWithWarnings,
-        // As the host itself says when a task's log has no last line.
+        // As the host reports when a task's log has no last line.
         "" => TaskState::Failed("unexpected status".to_owned()),
         failed => TaskState::Failed(failed.to_owned()),
     }
@@ -218,7 +218,7 @@ impl Pve {
         }
     }
 
-    /// Decides whether a failed look at a task may be followed by another.
+    /// Decides whether polling continues after an error.
     fn check_poll_error(
         &self,
         error: PveError,
@@ -247,7 +247,7 @@ impl Pve {
         }
     }
 
-    /// Looks now and then whether the task's log has grown.
+    /// Checks periodically whether the task's log has grown.
     async fn check_log_growth(&self, upid: &Upid, watch: &mut TaskWatch) {
         let now = self.clock.now();
         if elapsed(watch.measured, now) < MEASURE {
@@ -325,7 +325,7 @@ pub fn running(data: &Value) -> Vec<RunningTask> {
         .collect()
 }
 
-/// Names a task in what is said.
+/// Names a task in messages.
 fn title(upid: &Upid) -> String {
     format!("task {} on {}", upid.kind, upid.node)
 }
@@ -348,7 +348,7 @@ struct TaskWatch {
     /// When the log last grew.
     moved: Timestamp,
     lines: Option<u64>,
-    /// How often it was looked at.
+    /// How often it was polled.
     looks: u32,
 }
 
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_read_from_its_words() {
+    fn the_exit_status_of_a_task_is_parsed() {
         let ended = |words: &str| task_state(&json!({"status": "stopped", "exitstatus": words}));
         assert_eq!(ended("OK"), Some(TaskState::Succeeded));
         assert_eq!(ended("WARNINGS: 2"), Some(TaskState::SucceededWithWarnings));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_tasks_are_not_running() {
+    fn finished_tasks_are_not_running() {
         let data = json!([
             {"upid": "UPID:pve1:00000E76:000BB300:6AFA2100:qmreboot:155:root@pam!lab:", "status": "OK", "endtime": 5},
             {"upid": "UPID:pve1:00000E77:000BB300:6AFA2100:qmcreate:156:root@pam!lab:", "status": "RUNNING"},
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_the_lines_that_say_so() {
+    fn warnings_are_found_in_the_log() {
         let lines =
             ["run: x", "WARN: a", "perl: warning: b", "TASK WARNINGS: 2"].map(str::to_owned);
         assert_eq!(find_warnings(&lines), ["WARN: a", "perl: warning: b"]);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_its_lines() {
+    fn log_lines_are_parsed() {
         let data = json!([{"n": 1, "t": "a"}, {"n": 2, "t": "TASK ERROR: b"}]);
         assert_eq!(log_lines(&data), ["a", "TASK ERROR: b"]);
         assert!(log_lines(&json!([{"n": 1, "t": "no content"}])).is_empty());

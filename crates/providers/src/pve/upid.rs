@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_as_they_were_seen() {
+    fn recorded_ids_are_parsed() {
         for text in [
             "UPID:pve1:00000293:0009BFEB:6AFA1C02:qmcreate:130:root@pam!lab:",
             "UPID:pve1:000000DD:000AA9A5:6AFA1E58:imgcopy::root@pam!lab:",
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_ids_are_rejected() {
         for text in [
             "",
             "UPID:",

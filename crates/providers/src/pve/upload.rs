@@ -1,6 +1,6 @@
 //! Streams files to a storage as multipart forms, in the part order the server requires.
 //!
-//! Aborted when no progress is made, not after a fixed time. Files are never read into memory as a whole.
+//! Aborted when no progress is created, not after a fixed time. Files are never read into memory as a whole.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use super::requests::ApiCall;
 
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
-/// The order the server's parser needs; another one is answered with an empty refusal.
+/// The order that the server's parser requires; any other is rejected without a message.
 const ORDER: [&str; 3] = ["content", "checksum-algorithm", "checksum"];
 
 /// What is sent.
@@ -36,7 +36,7 @@ pub(super) enum Upload {
 pub(super) struct UploadProgress(Arc<AtomicU64>);
 
 impl Upload {
-    /// Makes the form.
+    /// Creates the form.
     pub(super) async fn into_form(
         self,
         call: &ApiCall,
@@ -58,7 +58,7 @@ impl Upload {
             Self::Bytes(bytes) => Part::bytes(bytes),
             Self::File(path) => {
                 let unreadable = |error: std::io::Error| {
-                    let detail = format!("cannot cannot cannot read `{}`: {error}", path.display());
+                    let detail = format!("cannot cannot cannot cannot read `{}`: {error}", path.display());
                     PveError::new(ErrorClass::Refused, Reason::Other, detail)
                 };
                 let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
@@ -80,7 +80,7 @@ impl Upload {
 }
 
 impl UploadProgress {
-    /// Returns when nothing has moved for a while. Cancel-safe: it only looks.
+    /// Returns when there was no progress for `stall`. Cancel-safe: it only reads.
     pub(super) async fn wait_for_stall(&self, clock: &SharedClock, stall: Duration) {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {

@@ -10,13 +10,13 @@ use super::incomplete::{UnattendedSince, incomplete_error, is_being_created};
 use super::locate::Located;
 use super::task::elapsed;
 
-/// The pause between looks at a lock.
+/// The polling interval for locks.
 const PAUSE: Duration = Duration::from_secs(2);
 
 impl Pve {
-    /// Waits until nothing holds a guest. It may be gone then, or be another one: the caller
-    /// judges the configuration it gets. A guest that is being made is waited for only while
-    /// something makes it, or may do so unseen.
+    /// Waits until a guest is not locked. It may have been deleted or replaced then: the caller checks
+    /// the configuration. A guest that is being created is waited for only while a task creates it,
+    /// or may do so without being visible.
     pub(super) async fn wait_for_unlock(
         &self,
         located: Located,
@@ -81,7 +81,7 @@ impl Pve {
         }
     }
 
-    /// Repeats a change while someone else's lock is in the way. `attempt` must look first.
+    /// Repeats a change while the guest is locked. `attempt` must check the state first.
     pub(super) async fn retry_while_locked<T, F>(
         &self,
         node: &str,
@@ -114,7 +114,7 @@ impl Pve {
         }
     }
 
-    /// Names the task that holds a guest, where there is one.
+    /// Returns the task that holds the lock of a guest, if there is one.
     async fn lock_holder(&self, node: &str, vmid: u32) -> Option<String> {
         let tasks = self.running_tasks(node, Some(vmid)).await.ok()?;
         let task = tasks.into_iter().next()?;
@@ -125,7 +125,7 @@ impl Pve {
     }
 }
 
-/// Says what is waited for.
+/// Describes what is being waited for.
 fn waiting_for(lock: &str, holder: Option<&str>) -> String {
     match holder {
         Some(holder) => format!("lock \"{lock}\" held by {holder}"),

@@ -31,16 +31,16 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// The code with which `ssh` itself fails.
 const OWN: i32 = 255;
 
-/// Whose word is taken for who a node is.
+/// Which host keys are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKeyPolicy {
-    /// Its key was made by us: nobody else's will do.
+    /// Only the key that was created for the guest.
     Pinned,
-    /// It made its own: a person says once whether it is the right one.
+    /// The key that the user has confirmed once.
     Ask,
 }
 
-/// A way to a node.
+/// A connection to a node.
 #[derive(Clone, Debug)]
 pub struct Ssh {
     keyring: Keyring,
@@ -77,7 +77,7 @@ pub enum Stream {
 }
 
 impl Ssh {
-    /// Goes to a user at an address. `alias` is what the node's host key is pinned under: the UUID
+    /// Connects to a user at an address. `alias` is what the node's host key is pinned under: the UUID
     /// of its guest.
     pub fn to(keyring: &Keyring, address: IpAddr, user: &str, alias: &str) -> Self {
         Self {
@@ -94,14 +94,14 @@ impl Ssh {
         }
     }
 
-    /// Goes to another port than the usual one.
+    /// Uses another port.
     #[must_use]
     pub fn with_port(mut self, port: u16) -> Self {
         self.port = Some(port).filter(|port| *port != 22);
         self
     }
 
-    /// Makes a connection of its own, so that it shows whether one can still be made.
+    /// Uses a new connection, to verify that the node still accepts one.
     #[must_use]
     pub fn unshared(mut self) -> Self {
         self.shared = false;
@@ -115,7 +115,7 @@ impl Ssh {
         self
     }
 
-    /// Says whose word is taken for who the node is.
+    /// Sets which host keys are accepted.
     #[must_use]
     pub fn with_host_key_policy(mut self, trust: HostKeyPolicy) -> Self {
         self.trust = trust;
@@ -158,7 +158,7 @@ impl Ssh {
         option("CheckHostIP", "no".into());
         option("HashKnownHosts", "no".into());
         option("IdentityFile", quoted(self.keyring.own_file()));
-        // An agent with many keys would use up the tries.
+        // An SSH agent with many keys would exceed the allowed attempts.
         option("IdentitiesOnly", "yes".into());
         option("ConnectTimeout", self.connect.as_secs().to_string().into());
         option("ServerAliveInterval", ALIVE.0.to_string().into());
@@ -293,8 +293,8 @@ impl Ssh {
         let failed = |error: std::io::Error| SshError::Failed {
             said: error.to_string().into(),
         };
-        // What `ssh` says itself goes to a file, so that nobody takes it for the command's words.
-        // It has no name, so that none is left behind by a driver that is killed.
+        // Messages of `ssh` go to a file, separate from the output of the command. It is unlinked, so that a
+        // killed driver leaves none behind.
         let mut log = tempfile::tempfile_in(self.keyring.directory()).map_err(failed)?;
         let own = std::process::id();
         let mut ssh = process::ssh();

@@ -10,7 +10,7 @@ pub enum SshError {
     /// OpenSSH's client is not there.
     #[error("ssh is not installed")]
     NotInstalled,
-    /// Nobody answers, or not any more.
+    /// The node is unreachable, or the connection was lost.
     #[error("{said}")]
     Unreachable {
         /// What `ssh` said.
@@ -18,25 +18,25 @@ pub enum SshError {
         /// Whether the command may have been run.
         sent: Sent,
     },
-    /// Whoever answers has another key than the one that is pinned.
+    /// The host key differs from the pinned one.
     #[error("the host key differs from the pinned one")]
     HostKeyDiffers,
     /// No key is pinned.
     #[error("its host key is not pinned")]
     HostKeyUnknown,
-    /// It is the right machine, and does not let us in.
+    /// Authentication failed.
     #[error("{said}")]
     Denied {
         /// What `ssh` said.
         said: ForeignText,
     },
-    /// It printed more than is read.
+    /// The output is too large.
     #[error("it printed more than {mebibytes} MiB; the rest was not read")]
     OutputTooLarge {
         /// How much is read at most.
         mebibytes: usize,
     },
-    /// It was reached, and did not answer in time.
+    /// The command timed out.
     #[error("timed out after {seconds} s")]
     TimedOut {
         /// How long was waited.
@@ -87,8 +87,8 @@ const GREETED: &str = "identification: '";
 const TOO_MANY: &str = "Too many authentication failures";
 
 impl SshError {
-    /// Judges the words of an `ssh` that ended with 255; `None` when it said nothing, so that 255
-    /// is the command's own code.
+    /// Classifies the log of an `ssh` that exited with 255; `None` if it is empty, so that 255 is the exit
+    /// code of the command.
     pub(super) fn from_log(log: &str) -> Option<Self> {
         let (log, theirs) = log.split_at(server_text_start(log));
         let lines: Vec<&str> = log
@@ -135,8 +135,8 @@ impl SshError {
         Self::Failed { said }
     }
 
-    /// Tells whether the command was not run, and may be in a moment: a node that has just booted
-    /// starts its server anew once it has made its user.
+    /// Returns whether the command was not run and may succeed soon: a node that has just booted restarts
+    /// its SSH server after its user was created.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { said, sent } => {
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ssh_says_is_told_apart() {
+    fn ssh_errors_are_classified() {
         let judged = |log: &str| SshError::from_log(log).expect("something was said");
         let changed = "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n@@@\n\
                        Host key verification failed.\r\n";
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_disconnects_does_not_choose_what_is_made_of_it() {
+    fn text_from_the_server_does_not_affect_classification() {
         let start = "Received disconnect from 10.0.0.7 port 22:2: ";
         for words in [
             "Host key verification failed.",
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_banner_that_a_terminal_would_obey_is_escaped() {
+    fn control_characters_in_banners_are_escaped() {
         let log = "ops@10.0.0.7: \u{1b}[2J\u{9b}2J\u{202e} Permission denied (publickey).\r\n";
         let error = SshError::from_log(log).expect("something was said");
         let escaped = r"ops@10.0.0.7: \x1b[2J\u{9b}2J\u{202e} Permission denied (publickey)";
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_ends_with_255_is_no_fault_of_ssh() {
+    fn a_command_that_exits_with_255_is_not_an_ssh_error() {
         assert!(SshError::from_log("").is_none());
         assert!(SshError::from_log("\r\n").is_none());
     }

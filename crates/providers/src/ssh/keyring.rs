@@ -27,7 +27,7 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Keeps keys in a directory, which is made when it is needed.
+    /// Keeps keys in a directory, which is created when it is needed.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
@@ -83,7 +83,7 @@ impl Keyring {
         made().map_err(|error| failed(&doing, &error))
     }
 
-    /// Tells whether a guest's key is pinned.
+    /// Returns whether a guest's key is pinned.
     pub fn is_pinned(&self, guest: &GuestUuid) -> Result<bool, PortError> {
         let read = || -> io::Result<bool> {
             let known = read_or_empty(&self.known_hosts())?;
@@ -118,7 +118,7 @@ impl Keyring {
         rename().map_err(|error| failed(&doing, &error))
     }
 
-    /// Forgets the keys of a guest that is gone, and ends connections to it. One that is not known is no error.
+    /// Deletes the keys of a guest and closes connections to it. Idempotent.
     pub fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
         let file = self.file_of(guest);
         let forget = || -> io::Result<()> {
@@ -144,7 +144,7 @@ impl Keyring {
         self.directory.join("host-keys").join(guest.as_str())
     }
 
-    /// Makes a key pair in a file where there is none yet.
+    /// Creates a key pair in a file where there is none yet.
     fn ensure(&self, file: &Path, comment: &str, doing: &str) -> Result<(), PortError> {
         if is_whole(file) {
             return Ok(());
@@ -169,8 +169,8 @@ impl Keyring {
         self.install(&made, file).map_err(broken)
     }
 
-    /// Moves a pair to its place, unless someone else was quicker. The private key comes last: where
-    /// it is, the public one is.
+    /// Moves a key pair into place, unless another process was faster. The private key is moved last, so
+    /// that it never exists without the public one.
     fn install(&self, made: &Path, file: &Path) -> io::Result<()> {
         let _turn = self.lock()?;
         if is_whole(file) {
@@ -183,7 +183,7 @@ impl Keyring {
         durable::rename(made, file)
     }
 
-    /// Makes a public key the only one that a guest is known by in a file, or none.
+    /// Sets the only public key of a guest in a known-hosts file, or removes it.
     fn pin(&self, file: &Path, guest: &GuestUuid, public: Option<&str>) -> io::Result<()> {
         let _turn = self.lock()?;
         let known = read_or_empty(file)?;
@@ -200,7 +200,7 @@ impl Keyring {
         durable::write(file, text.as_bytes(), Access::PRIVATE)
     }
 
-    /// Waits until nobody else changes anything here.
+    /// Locks the keyring.
     fn lock(&self) -> io::Result<fs_err::File> {
         let file = fs_err::OpenOptions::new()
             .create(true)
@@ -213,7 +213,7 @@ impl Keyring {
     }
 }
 
-/// Tells whether a private key is there to its end: a machine that lost power may have left less.
+/// Returns whether a private key is complete: it may be truncated after a power failure.
 fn is_whole(file: &Path) -> bool {
     let text = fs_err::read_to_string(file).unwrap_or_default();
     text.starts_with(HEAD) && text.ends_with(TAIL) && public_file(file).exists()
@@ -227,7 +227,7 @@ fn public_of(file: &Path) -> io::Result<String> {
     Ok(fs_err::read_to_string(public_file(file))?.trim().to_owned())
 }
 
-/// Tells whether a line of `known_hosts` is about a guest.
+/// Returns whether a line of `known_hosts` is about a guest.
 fn is_of(line: &str, guest: &GuestUuid) -> bool {
     line.split(' ').next() == Some(guest.as_str())
 }

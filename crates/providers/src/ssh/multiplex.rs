@@ -31,7 +31,7 @@ pub(super) fn close(keys: &Path, alias: &str, within: Duration) {
     let prefix = format!("{}-", short(&[alias]));
     for entry in entries.filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
-            // One that does not answer has ended already, and only its socket is left.
+            // A connection that does not answer has ended; only its socket is left.
             _ = process::end_master(&entry.path(), within);
             _ = fs_err::remove_file(entry.path());
         }
@@ -48,7 +48,7 @@ fn directory(keys: &Path) -> PathBuf {
     Path::new("/tmp").join(format!("homestak-{name}"))
 }
 
-/// Makes a directory that only we can use, or finds out that it is not one.
+/// Creates a directory that only we can use, or verifies an existing one.
 fn safe(directory: &Path) -> io::Result<()> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
     match made {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_fit_and_differ_by_guest_and_by_whom() {
+    fn sockets_are_short_and_differ_by_guest_and_user() {
         let directory = tempfile::tempdir().expect("a directory");
         let long = directory.path().join("x".repeat(90));
         fs_err::create_dir(&long).expect("made");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_shared_in_a_directory_that_others_can_use() {
+    fn connections_are_not_shared_in_a_public_directory() {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().expect("a directory");
         let shared = directory.path().join("shared");

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use homestak_api::{environment, limit};
 
-/// Makes a key pair of type ed25519 without a passphrase at a path, and beside it with `.pub`.
+/// Creates a key pair of type ed25519 without a passphrase at a path, and beside it with `.pub`.
 pub(super) fn make_key(path: &Path, comment: &str, within: Duration) -> io::Result<Output> {
     let mut keygen = command("ssh-keygen");
     keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"]);
     limit::output(keygen.arg(path), b"", within)
 }
 
-/// Makes the command `ssh`; nothing is started yet.
+/// Creates the command `ssh`; nothing is started yet.
 pub(super) fn ssh() -> std::process::Command {
     let mut ssh = command("ssh");
     // Configurations often send the locale along, and a node rarely has the person's.

@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn one_word_is_a_line_and_several_are_words() {
+    fn one_word_is_a_shell_line_and_several_are_quoted() {
         assert_eq!(line(&["uptime | tail -1"]), "uptime | tail -1");
         assert_eq!(
             line(&["echo", "a b", "$HOME", "it's", ""]),

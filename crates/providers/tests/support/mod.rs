@@ -69,7 +69,7 @@ pub fn site() -> SiteId {
     SiteId::from_random([7; 16])
 }
 
-/// What a guest of ours carries.
+/// The metadata that identifies a guest of ours.
 pub fn metadata<'a>(uuid: &'a GuestUuid, site: &'a SiteId) -> GuestMetadata<'a> {
     GuestMetadata {
         uuid,

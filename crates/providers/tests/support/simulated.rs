@@ -9,7 +9,7 @@ use homestak_providers::pve::role::{self, Abilities};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_sim::{Builder, World};
 
-/// How much faster than the wall's the World's clock runs.
+/// How much faster than real time the World's clock runs.
 pub const FACTOR: u32 = 250;
 
 pub struct SimulatedHost {
@@ -107,10 +107,6 @@ impl SimulatedHost {
     }
 
     pub fn client_with(&self, limits: PveLimits) -> Pve {
-        self.client_by(limits, self.clock.clone())
-    }
-
-    pub fn client_by(&self, limits: PveLimits, clock: SharedClock) -> Pve {
         let endpoint = Endpoint {
             url: self.url.clone(),
             trust: self.trust.clone(),
@@ -118,7 +114,7 @@ impl SimulatedHost {
         let token = ApiToken::parse(super::TOKEN).expect("a token");
         let mut settings = PveSettings::new(endpoint, Credential::Token(token));
         settings.limits = limits;
-        Pve::new(settings, clock).expect("a client")
+        Pve::new(settings, self.clock.clone()).expect("a client")
     }
 
     pub async fn wait_until_idle(&self) {

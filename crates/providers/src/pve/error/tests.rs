@@ -1,7 +1,7 @@
 //! The classifier against answers as they were seen.
 //!
 //! In: status, reason, body. Out: class and reason.
-//! Never: the network.
+//! Never the network.
 
 use proptest::prelude::*;
 

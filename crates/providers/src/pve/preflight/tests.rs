@@ -1,7 +1,7 @@
 //! The checks over made-up facts.
 //!
 //! In: facts, one of them bad. Out: the finding and its command.
-//! Never: the network.
+//! Never the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
