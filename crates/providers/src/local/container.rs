@@ -221,7 +221,7 @@ fn own_depth() -> usize {
     line.map_or(1, |line| line.split_whitespace().count())
 }
 
-/// Brings a node to a halt. Returns what was heard meanwhile to be waited for.
+/// Stops a node.
 pub(super) fn stop(group: &Cgroup, halt: StopMode) {
     if let StopMode::Graceful(patience) = halt {
         let is_nspawn = |pid: &&Pid| comm(**pid) == "systemd-nspawn";

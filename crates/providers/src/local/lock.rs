@@ -32,7 +32,7 @@ impl Lock {
                 .open(path)?;
             private::close(path, 0o600)?;
             lock(file.file(), within, report_waiting)?;
-            // The last one removes lock files: only the one that others find counts.
+            // Lock files may be removed meanwhile: only the current file counts.
             if is_same(&file, path) {
                 return Ok(Self { _file: file });
             }

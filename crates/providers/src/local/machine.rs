@@ -215,7 +215,7 @@ impl MachineStarter<'_> {
     }
 }
 
-/// Brings a machine to a halt: its button is pressed, then it is switched off.
+/// Stops a machine: ACPI shutdown first, then power off.
 pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
     if let StopMode::Graceful(patience) = halt {
         let mut left = patience;

@@ -134,8 +134,9 @@ impl Pve {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("{name} is protected from deletion");
             return Err(
-                PveError::new(ErrorClass::Refused, Reason::Protected, detail)
-                    .with_hint("remove its protection first (`--protection 0`) if it is to be deleted"),
+                PveError::new(ErrorClass::Refused, Reason::Protected, detail).with_hint(
+                    "remove its protection first (`--protection 0`) if it is to be deleted",
+                ),
             );
         }
         Ok(Some(located))

@@ -80,7 +80,7 @@ impl Pve {
         Ok(self.find_file(place, file).await?.is_some())
     }
 
-    /// Tells whether an image is there, and nobody is still writing it.
+    /// Returns whether an image exists and is not being written.
     pub(super) async fn has_image_file(&self, image: &ImageRequest) -> Result<bool, PveError> {
         let place = content_of(image)?;
         Ok(match self.find_file(&place, &image.file).await? {
@@ -106,7 +106,7 @@ impl Pve {
         }))
     }
 
-    /// Brings an image into its storage.
+    /// Transfers an image to its storage if it is missing.
     pub(super) async fn ensure_file(&self, image: &ImageRequest) -> Result<(), PveError> {
         let place = content_of(image)?;
         let key = format!("file {} {} {}", place.node, place.storage, image.file);

@@ -106,7 +106,10 @@ pub(super) fn incomplete_error(located: &Located, sees_all_tasks: bool) -> PveEr
     };
     let (class, makers) = match sees_all_tasks {
         true => (ErrorClass::Refused, "no running task is creating it"),
-        false => (ErrorClass::Busy, "no task visible to this token is creating it"),
+        false => (
+            ErrorClass::Busy,
+            "no task visible to this token is creating it",
+        ),
     };
     let detail = format!("{name} is incomplete: locked (`{lock}`), and {makers}");
     PveError::new(class, Reason::Incomplete, detail).with_hint(format!(

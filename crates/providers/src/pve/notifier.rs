@@ -22,7 +22,7 @@ pub(super) async fn with_guest<T>(guest: &GuestUuid, work: impl Future<Output = 
 pub(super) struct Notifier(Option<Arc<dyn ProgressListener>>);
 
 impl Notifier {
-    /// Speaks to someone.
+    /// Sends messages to this listener.
     pub(super) fn to(listener: Arc<dyn ProgressListener>) -> Self {
         Self(Some(listener))
     }

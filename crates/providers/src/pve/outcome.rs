@@ -73,8 +73,11 @@ impl Pve {
             if passed > limits.settle {
                 let name = name_of(guest.kind, vmid, &guest.host);
                 let detail = format!("{name} has been in creation for {} s", passed.as_secs());
-                return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail)
-                    .with_hint("try again later: an existing guest is completed, not created twice"));
+                return Err(
+                    PveError::new(ErrorClass::Busy, Reason::Stalled, detail).with_hint(
+                        "try again later: an existing guest is completed, not created twice",
+                    ),
+                );
             }
             if !said {
                 let name = name_of(guest.kind, vmid, &guest.host);

@@ -27,7 +27,7 @@ impl Pve {
         .await
     }
 
-    /// Brings a guest to a halt.
+    /// Stops a guest.
     pub(super) async fn power_off(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PveError> {
         // Older versions do not know the parameter and refuse the whole call.
         let overrule = self.version().await?.number >= (8, 2);

@@ -58,7 +58,10 @@ impl Upload {
             Self::Bytes(bytes) => Part::bytes(bytes),
             Self::File(path) => {
                 let unreadable = |error: std::io::Error| {
-                    let detail = format!("cannot cannot cannot cannot read `{}`: {error}", path.display());
+                    let detail = format!(
+                        "cannot cannot cannot cannot cannot read `{}`: {error}",
+                        path.display()
+                    );
                     PveError::new(ErrorClass::Refused, Reason::Other, detail)
                 };
                 let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
