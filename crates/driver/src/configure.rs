@@ -295,7 +295,7 @@ impl Configurer for SiteConfigurer {
         let doing = format!("configure `{}`", node.node);
         let (own, node, at) = (self.clone(), node.clone(), doing.clone());
         // Cancel safety: the node continues on its own; the flag ends the thread that follows it.
-        let dropped = Dropped::default();
+        let dropped = DropFlag::default();
         let is_dropped = dropped.0.clone();
         run_blocking(&doing, move || {
             let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
@@ -347,9 +347,9 @@ fn at_port(error: &PushError, doing: &str, node: &ConfigTarget) -> PortError {
 
 /// Sets a flag when it is dropped.
 #[derive(Default)]
-struct Dropped(Arc<AtomicBool>);
+struct DropFlag(Arc<AtomicBool>);
 
-impl Drop for Dropped {
+impl Drop for DropFlag {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

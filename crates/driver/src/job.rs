@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::driver::Driver;
 use crate::error::{DriverError, count};
 use crate::preflight::Severity;
-use crate::runs::{has_runs, is_unfinished, lost_id, of_others, whose};
+use crate::runs::{has_runs, is_unfinished, lost_id_hint, other_site_hint, runs_of_other_sites};
 use crate::select::{ManifestSelector, select};
 use crate::session::Session;
 use crate::settings::DriverSettings;
@@ -76,7 +76,7 @@ impl Job {
         if session.has_id {
             return Ok(lease);
         }
-        let mut others = self.of_others().await?;
+        let mut others = self.runs_of_other_sites().await?;
         if others.is_empty() && matches!(session.search.source, SiteSource::Directory(_)) {
             others = self.of_any_manifest().await?;
         }
@@ -85,18 +85,18 @@ impl Job {
         }
         session.require_none_yet()?;
         let refused = DriverError::refused("The site has no id, and it may have had one.");
-        let hints = others.iter().map(whose);
+        let hints = others.iter().map(other_site_hint);
         Err(hints
             .fold(refused, DriverError::hint)
             .hint("homestak site new-id gives it an id of its own"))
     }
 
     /// Returns runs of other sites on the same manifest and hosts.
-    async fn of_others(&self) -> Result<Vec<RunSummary>, DriverError> {
+    async fn runs_of_other_sites(&self) -> Result<Vec<RunSummary>, DriverError> {
         let scopes = self.scopes()?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| &*scope.host).collect();
         let (journal, site) = (self.driver.journal(), self.session().id()?);
-        of_others(
+        runs_of_other_sites(
             Some(&self.resolved.name),
             &hosts,
             journal.as_ref(),
@@ -113,7 +113,7 @@ impl Job {
         if runs.iter().any(|run| run.site.is_none()) {
             return Ok(Vec::new());
         }
-        of_others(None, &[], journal.as_ref(), Some(self.session().id()?)).await
+        runs_of_other_sites(None, &[], journal.as_ref(), Some(self.session().id()?)).await
     }
 
     /// Observes hosts and makes a plan.
@@ -133,10 +133,10 @@ impl Job {
         let removes_none = plan.verb != Verb::Apply && plan.is_empty();
         let mut named = BTreeSet::new();
         if !self.session().has_id || removes_none {
-            for run in self.of_others().await? {
+            for run in self.runs_of_other_sites().await? {
                 self.session()
                     .notices
-                    .notice(&format!("notice: {}", whose(&run)));
+                    .notice(&format!("notice: {}", other_site_hint(&run)));
                 named.extend(run.site);
             }
         }
@@ -149,7 +149,7 @@ impl Job {
             .filter(|guest| lost && guest.manifest.as_deref() == Some(plan.manifest.as_str()));
         for id in guests.filter_map(|guest| guest.site.as_ref()) {
             if id != own && named.insert(id.clone()) {
-                let notice = lost_id(&plan.manifest, id);
+                let notice = lost_id_hint(&plan.manifest, id);
                 self.session().notices.notice(&format!("notice: {notice}"));
             }
         }

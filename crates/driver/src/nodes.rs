@@ -13,7 +13,7 @@ use homestak_providers::ssh::{INSTALL, Ssh, SshError};
 
 use crate::error::DriverError;
 use crate::hosts::HostTraits;
-use crate::runs::{RunSelector, of_others, whose};
+use crate::runs::{RunSelector, other_site_hint, runs_of_other_sites};
 use crate::seed_source::keyring;
 use crate::session::Session;
 use crate::settings::DriverSettings;
@@ -87,8 +87,8 @@ pub async fn all(
     }
     let mut hints = Vec::new();
     if list.is_empty() {
-        let others = of_others(manifest, host.as_slice(), journal, Some(site)).await?;
-        hints.extend(others.iter().map(whose));
+        let others = runs_of_other_sites(manifest, host.as_slice(), journal, Some(site)).await?;
+        hints.extend(others.iter().map(other_site_hint));
         hints.push(format!(
             "{} records no such node of this site; a user's commands and those under sudo have \
              state directories of their own",

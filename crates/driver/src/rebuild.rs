@@ -21,7 +21,7 @@ use homestak_engine::ports::{ErrorClass, GuestAddress, HostConnector as _, PortE
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::hosts;
-use crate::runs::{RunSelector, lost_id};
+use crate::runs::{RunSelector, lost_id_hint};
 use crate::session::require_sound;
 use crate::settings::DriverSettings;
 
@@ -185,7 +185,7 @@ impl RebuildReport {
     pub fn other_sites(&self) -> impl Iterator<Item = String> {
         self.sites.iter().map(|(id, names)| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            lost_id(&names.join("`, `"), id)
+            lost_id_hint(&names.join("`, `"), id)
         })
     }
 

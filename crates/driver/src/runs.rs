@@ -62,7 +62,7 @@ pub fn outdated(run: &RunSummary) -> String {
 
 /// Returns the hint for a run of an older version. Before sites had an id, guests had no identity
 /// of a site.
-pub fn way_on(run: &RunSummary) -> String {
+pub fn outdated_hint(run: &RunSummary) -> String {
     if run.site.is_some() {
         return format!("{} continues from what is there", again(run));
     }
@@ -88,7 +88,7 @@ pub fn flags(run: &RunSummary) -> String {
 }
 
 /// Returns the newest run of each other site on a manifest and hosts, or on any.
-pub async fn of_others(
+pub async fn runs_of_other_sites(
     manifest: Option<&str>,
     hosts: &[&str],
     journal: &dyn Journal,
@@ -118,7 +118,7 @@ pub async fn has_runs(journal: &dyn Journal, site: &SiteId) -> Result<bool, Driv
 }
 
 /// Returns a hint about the site of a run.
-pub fn whose(run: &RunSummary) -> String {
+pub fn other_site_hint(run: &RunSummary) -> String {
     let id = run.site.as_ref().map_or("", SiteId::as_str);
     format!(
         "this state directory knows runs of `{}` on {} of the site `{id}`; \
@@ -129,7 +129,7 @@ pub fn whose(run: &RunSummary) -> String {
 }
 
 /// Returns a hint about the site of guests.
-pub fn lost_id(manifests: &str, id: &SiteId) -> String {
+pub fn lost_id_hint(manifests: &str, id: &SiteId) -> String {
     format!(
         "guests of a manifest `{manifests}` carry the site `{id}`; \
          homestak site new-id --id {id} if this is that site"
@@ -152,8 +152,9 @@ impl Runs<'_> {
     pub async fn hints(&self) -> Result<Vec<String>, DriverError> {
         let (manifest, host) = (self.which.manifest.as_deref(), self.which.host.as_deref());
         let journal = self.journal.as_ref();
-        let others = of_others(manifest, host.as_slice(), journal, Some(self.site)).await?;
-        Ok(others.iter().map(whose).collect())
+        let others =
+            runs_of_other_sites(manifest, host.as_slice(), journal, Some(self.site)).await?;
+        Ok(others.iter().map(other_site_hint).collect())
     }
 
     /// Adds these hints to an error.
@@ -336,7 +337,7 @@ fn require_known_form(run: &Run) -> Result<(), DriverError> {
     if run.plan.format == PLAN_FORMAT {
         return Ok(());
     }
-    let refused = DriverError::refused(outdated(&run.head)).hint(way_on(&run.head));
+    let refused = DriverError::refused(outdated(&run.head)).hint(outdated_hint(&run.head));
     Err(match run.head.site {
         Some(_) => refused,
         None => refused.hint(format!(

@@ -40,7 +40,7 @@ pub enum Subject {
         /// The image's name.
         name: String,
         /// The host, or the node, that stores it.
-        place: String,
+        location: String,
     },
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Display for Subject {
         match self {
             Self::Run => Ok(()),
             Self::Node(name) => f.write_str(name),
-            Self::Image { name, place } => write!(f, "image {name} on {place}"),
+            Self::Image { name, location } => write!(f, "image {name} on {location}"),
         }
     }
 }

@@ -92,12 +92,12 @@ pub async fn observe(
     let roots = site_hosts(resolved);
     let written = nodes.iter().filter_map(|node| {
         let name = node.name.as_str();
-        let place = match &node.parent {
+        let location = match &node.parent {
             Some(parent) => NodeLocation::Inside(parent.to_string()),
             None => NodeLocation::Host(node.host.as_ref()?.value.clone()),
         };
         let record = roots.get(name).and_then(|host| records.of(name, host));
-        (node.can_host || hosting.contains(name)).then_some((name, place, record))
+        (node.can_host || hosting.contains(name)).then_some((name, location, record))
     });
     let names: BTreeSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     let is_unnamed = |record: &&NodeRecord| {
@@ -109,14 +109,14 @@ pub async fn observe(
     let unnamed = unnamed.into_iter();
     let unnamed = unnamed.map(|record| (&*record.name, record.location.clone(), Some(record)));
     let mut addresses = BTreeMap::new();
-    for (name, place, record) in written.chain(unnamed) {
+    for (name, location, record) in written.chain(unnamed) {
         let inside = NodeLocation::Inside(name.to_owned());
         if let Some(look) = observations.get_mut(&inside) {
             *look = Observation::Unavailable(format!("`{name}` is recorded on several hosts"));
             continue;
         }
         let Some(record) = record else {
-            if !matches!(observations.get(&place), Some(Observation::Available(_))) {
+            if !matches!(observations.get(&location), Some(Observation::Available(_))) {
                 observations.insert(
                     inside,
                     Observation::Unavailable(format!("`{name}` cannot be seen")),
@@ -127,7 +127,8 @@ pub async fn observe(
             }
             continue;
         };
-        let look = match address(connector, (&observations, &addresses), (&place, record)).await {
+        let look = match address(connector, (&observations, &addresses), (&location, record)).await
+        {
             Err(why) => Observation::Unavailable(why),
             Ok(address) => {
                 let seen = async {
@@ -160,10 +161,10 @@ async fn address(
         &BTreeMap<NodeLocation, Observation>,
         &BTreeMap<String, IpAddr>,
     ),
-    (place, record): (&NodeLocation, &NodeRecord),
+    (location, record): (&NodeLocation, &NodeRecord),
 ) -> Result<IpAddr, String> {
     let name = &record.name;
-    let Some(Observation::Available(observed)) = observations.get(place) else {
+    let Some(Observation::Available(observed)) = observations.get(location) else {
         return Err(format!("`{name}` cannot be seen"));
     };
     // A running copy is another machine, with other guests.
@@ -188,7 +189,7 @@ async fn address(
         ..record.guest.clone()
     };
     let asked = async {
-        let provider = match place {
+        let provider = match location {
             NodeLocation::Host(host) => connector.host(host).await?,
             NodeLocation::Inside(parent) => {
                 let Some(address) = addresses.get(parent) else {
@@ -231,7 +232,7 @@ async fn refine(
 ) -> Result<bool, PortError> {
     // A step that deletes inspects again, and distinguishes a deleted guest from an incomplete one.
     let removes = plan.verb == Verb::Destroy;
-    let mut closer = Vec::new();
+    let mut inspections = Vec::new();
     for node in &plan.nodes {
         // Only guests on observed hosts can be inspected.
         if !matches!(
@@ -258,12 +259,12 @@ async fn refine(
             }
             NodeLocation::Host(_) | NodeLocation::Inside(_) => continue,
         };
-        closer.push((node.location.clone(), found.guest.clone(), at));
+        inspections.push((node.location.clone(), found.guest.clone(), at));
     }
-    closer.extend(unlisted(observations, records));
+    inspections.extend(unlisted(observations, records));
     let mut asked = JoinSet::new();
     let slots = Arc::new(Semaphore::new(AT_ONCE));
-    for (place, guest, at) in closer {
+    for (location, guest, at) in inspections {
         let (connector, slots) = (connector.clone(), slots.clone());
         // Cancel safety: changes nothing.
         asked.spawn(
@@ -279,7 +280,7 @@ async fn refine(
                     }
                 };
                 let seen = seen.await;
-                (place, guest, seen)
+                (location, guest, seen)
             }
             .in_current_span(),
         );
@@ -287,9 +288,9 @@ async fn refine(
     let mut differs = false;
     while let Some(answer) = asked.join_next().await {
         let answer = answer.map_err(|error| PortError::bug("look at a guest", &error))?;
-        let (place, guest, seen) = answer;
+        let (location, guest, seen) = answer;
         let id = guest.vmid;
-        let Some(Observation::Available(observed)) = observations.get_mut(&place) else {
+        let Some(Observation::Available(observed)) = observations.get_mut(&location) else {
             continue;
         };
         let mut guests = observed.guests.iter();
@@ -386,12 +387,15 @@ fn unreadable(guest: &GuestRef, error: &PortError) -> Option<ObservedGuest> {
 }
 
 /// A guest to inspect: its location, and the host or node to ask.
-type Closer = (NodeLocation, GuestRef, (String, Option<(String, IpAddr)>));
+type Inspection = (NodeLocation, GuestRef, (String, Option<(String, IpAddr)>));
 
 /// Returns recorded guests that are not listed: the list may be out of date, or the guest may have
 /// lost its tags.
-fn unlisted(observations: &BTreeMap<NodeLocation, Observation>, records: &Records) -> Vec<Closer> {
-    let mut closer = Vec::new();
+fn unlisted(
+    observations: &BTreeMap<NodeLocation, Observation>,
+    records: &Records,
+) -> Vec<Inspection> {
+    let mut inspections = Vec::new();
     for record in records.values() {
         let (NodeLocation::Host(host), Some(id)) = (&record.location, record.guest.vmid) else {
             continue;
@@ -405,8 +409,8 @@ fn unlisted(observations: &BTreeMap<NodeLocation, Observation>, records: &Record
         });
         if !other && record.status != NodeStatus::Destroyed {
             let at = (host.clone(), None);
-            closer.push((record.location.clone(), record.guest.clone(), at));
+            inspections.push((record.location.clone(), record.guest.clone(), at));
         }
     }
-    closer
+    inspections
 }

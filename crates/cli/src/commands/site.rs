@@ -8,7 +8,7 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, DocumentKind, Severity};
 use homestak_core::resolve::site::validate;
 use homestak_driver::error::count;
-use homestak_driver::runs::{is_unfinished, newest, of_others, whose};
+use homestak_driver::runs::{is_unfinished, newest, other_site_hint, runs_of_other_sites};
 use homestak_driver::{DriverError, journal};
 use homestak_site::find::{SearchOutcome, SearchedPath};
 use homestak_site::id::{self, IdError};
@@ -51,8 +51,8 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
             if !matches!(error, IdError::InvalidStock { .. }) {
                 return Err(failed);
             }
-            let others = block_on(of_others(None, &[], journal.as_ref(), None))??;
-            let hints = others.iter().map(whose);
+            let others = block_on(runs_of_other_sites(None, &[], journal.as_ref(), None))??;
+            let hints = others.iter().map(other_site_hint);
             return Err(hints.fold(failed, DriverError::hint));
         }
     };

@@ -153,7 +153,7 @@ pub(crate) fn ending(
     undoable: bool,
     printer: &Printer,
 ) {
-    let (text, hint) = way_on(ending, run_report, names, undoable);
+    let (text, hint) = next_steps(ending, run_report, names, undoable);
     if !text.is_empty() {
         printer.say(&text);
     }
@@ -162,7 +162,7 @@ pub(crate) fn ending(
     }
 }
 
-fn way_on(
+fn next_steps(
     ending: RunOutcome,
     run_report: &RunReport,
     (manifest, host): (&str, &str),
@@ -277,12 +277,12 @@ mod tests {
         };
         fail(&mut run_report, "a", ErrorClass::Partly);
         let names = ("m", "father");
-        let (text, hint) = way_on(RunOutcome::Failed, &run_report, names, true);
+        let (text, hint) = next_steps(RunOutcome::Failed, &run_report, names, true);
         assert_eq!(text, "Done, except for what was refused.");
         // The spec may have to be corrected, which takes a new plan.
         assert!(hint.contains("manifest apply -M m -H father"), "{hint}");
         fail(&mut run_report, "b", ErrorClass::Refused);
-        let (text, _) = way_on(RunOutcome::Failed, &run_report, names, true);
+        let (text, _) = next_steps(RunOutcome::Failed, &run_report, names, true);
         assert_eq!(text, "Failed; what is there stays.");
     }
 }

@@ -250,18 +250,18 @@ fn an_unfinished_run_of_an_earlier_form_is_continued_by_its_command() {
             let begun = journal.begin(verb, &plan, "mark", Timestamp::UNIX_EPOCH);
             begun.await.unwrap();
         });
-        let way_on = format!("homestak manifest {verb} -M single-node -H father continues");
+        let hint = format!("homestak manifest {verb} -M single-node -H father continues");
         let which = ["-M", "single-node", "-H", "father"];
         for command in ["resume", "rollback"] {
             let refused = father.run(&[&["manifest", command][..], &which].concat());
             assert_eq!(refused.code, 3, "{}", refused.err);
-            assert!(refused.err.contains(&way_on), "{}", refused.err);
+            assert!(refused.err.contains(&hint), "{}", refused.err);
             assert!(!refused.err.contains("reidentify"), "{}", refused.err);
         }
         let status = father.run(&STATUS);
-        assert!(status.err.contains(&way_on), "{}", status.err);
+        assert!(status.err.contains(&hint), "{}", status.err);
         let report = father.run(&["manifest", "report"]).good();
-        assert!(report.contains(&way_on), "{report}");
+        assert!(report.contains(&hint), "{report}");
         father.run(&APPLY).good();
         let history = father.run(&["manifest", "history", "--json-output"]).json();
         assert_eq!(history["runs"][1]["ending"], "superseded", "{history}");

@@ -22,7 +22,7 @@ use crate::steps::{Task, subject};
 const AT_ONCE: usize = 16;
 
 /// The inspected guests of creates to be undone, by step.
-type Seen = BTreeMap<usize, Result<Removal, PortError>>;
+type InspectedGuests = BTreeMap<usize, Result<Removal, PortError>>;
 
 /// What a rollback does with the effect of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct UndoItem {
 /// Returns what rolling back a run undoes and what it cannot undo, last steps first, by the journal
 /// alone. What was undone before is left out.
 pub fn rollback_plan(run: &Run) -> Vec<UndoItem> {
-    items(run, &Seen::new())
+    items(run, &InspectedGuests::new())
 }
 
 impl Operator {
@@ -100,7 +100,7 @@ impl Operator {
             // A task that panicked leaves its guest uninspected.
             tasks.extend(answer);
         }
-        let mut seen = Seen::new();
+        let mut seen = InspectedGuests::new();
         // The create of a node comes after that of its parent. A guest that stays keeps its parent.
         for (at, (task, removal)) in tasks.into_iter().rev() {
             let removal = match removal {
@@ -114,7 +114,11 @@ impl Operator {
 }
 
 /// Inspects a guest that is to be deleted, once it is known which guests in it are.
-async fn inside(task: &Task, there: ObservedGuest, seen: &Seen) -> Result<Removal, PortError> {
+async fn inside(
+    task: &Task,
+    there: ObservedGuest,
+    seen: &InspectedGuests,
+) -> Result<Removal, PortError> {
     let goes = |guest: &ObservedGuest| {
         seen.values().any(|other| match other {
             Ok(Removal::Created { there, .. }) => {
@@ -144,7 +148,7 @@ async fn inside(task: &Task, there: ObservedGuest, seen: &Seen) -> Result<Remova
     }
 }
 
-fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
+fn items(run: &Run, seen: &InspectedGuests) -> Vec<UndoItem> {
     let steps = &run.plan.steps;
     let kept = run
         .step_entries()
@@ -210,7 +214,7 @@ struct RollbackState<'a> {
     /// Creates that were undone while the guest was kept.
     kept: BTreeSet<usize>,
     steps: &'a [Step],
-    seen: &'a Seen,
+    seen: &'a InspectedGuests,
 }
 
 /// Returns the reason why a guest stays.

@@ -17,11 +17,11 @@ pub(crate) struct RunContext {
     connector: Arc<dyn HostConnector>,
     /// Nodes that host other nodes.
     hosting: BTreeSet<String>,
-    known: Mutex<Known>,
+    known: Mutex<KnownGuests>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownGuests {
     guests: BTreeMap<String, GuestRef>,
     addresses: BTreeMap<String, IpAddr>,
     providers: BTreeMap<NodeLocation, Arc<dyn Provider>>,
@@ -31,7 +31,7 @@ struct Known {
     empty: BTreeSet<String>,
 }
 
-impl Known {
+impl KnownGuests {
     fn reach(&mut self, node: &str, address: IpAddr) {
         self.addresses.insert(node.to_owned(), address);
         self.reached.insert(node.to_owned());
@@ -45,7 +45,7 @@ impl RunContext {
         connector: Arc<dyn HostConnector>,
         records: impl IntoIterator<Item = &'r NodeRecord>,
     ) -> Arc<Self> {
-        let mut known = Known::default();
+        let mut known = KnownGuests::default();
         for node in &plan.nodes {
             let Some(found) = &node.found else {
                 continue;
@@ -88,7 +88,7 @@ impl RunContext {
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownGuests> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,12 +151,12 @@ impl RunContext {
     pub(crate) async fn provider(
         &self,
         host: &str,
-        place: &NodeLocation,
+        location: &NodeLocation,
     ) -> Result<Arc<dyn Provider>, PortError> {
-        if let Some(provider) = self.known().providers.get(place) {
+        if let Some(provider) = self.known().providers.get(location) {
             return Ok(provider.clone());
         }
-        let provider = match place {
+        let provider = match location {
             NodeLocation::Host(name) => self.connector.host(name).await?,
             NodeLocation::Inside(name) => {
                 let address = self.running_address(name).await?;
@@ -164,7 +164,7 @@ impl RunContext {
             }
         };
         let mut known = self.known();
-        known.providers.insert(place.clone(), provider.clone());
+        known.providers.insert(location.clone(), provider.clone());
         Ok(provider)
     }
 

@@ -31,7 +31,7 @@ use crate::steps::{self, Task, planned, subject};
 
 /// Executes the steps of a run in one direction. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Worker(Arc<Shared>);
+pub(super) struct Worker(Arc<WorkerInner>);
 
 /// The recorded result of a step.
 pub(super) struct StepResult {
@@ -39,7 +39,7 @@ pub(super) struct StepResult {
     pub(super) changed: bool,
 }
 
-struct Shared {
+struct WorkerInner {
     run: RunId,
     mark: String,
     direction: Direction,
@@ -80,7 +80,7 @@ impl Worker {
         interrupt: Interrupt,
     ) -> Self {
         let set = operator.limits.timeouts;
-        Self(Arc::new(Shared {
+        Self(Arc::new(WorkerInner {
             run: execution.run,
             mark: execution.mark.clone(),
             direction,
@@ -131,7 +131,7 @@ impl Worker {
     }
 }
 
-impl Shared {
+impl WorkerInner {
     async fn work(
         &self,
         at: usize,
@@ -287,7 +287,7 @@ impl Shared {
         Ok(known)
     }
 
-    /// Writes the intent down.
+    /// Records the intent.
     async fn begin(&self, at: usize) -> Result<(), JournalError> {
         let step = &self.plan.steps[at];
         self.point(StepPoint::BeforeIntent);
@@ -311,7 +311,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes down what came of a step.
+    /// Records the result of a step.
     async fn record(
         &self,
         at: usize,

@@ -172,7 +172,7 @@ fn an_image_has_a_row_of_its_own() {
     let mut report = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
     let subject = Subject::Image {
         name: "debian-12".to_owned(),
-        place: "father".to_owned(),
+        location: "father".to_owned(),
     };
     let step = StepKind::Image;
     tell(

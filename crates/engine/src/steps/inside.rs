@@ -140,12 +140,12 @@ async fn left(
     let inside = task.context.connector().inside(&node.host, name, address);
     let inside = inside.await?;
     let observed = inside.observe().await?;
-    let place = NodeLocation::Inside(name.to_owned());
+    let location = NodeLocation::Inside(name.to_owned());
     let children: Vec<&NodePlan> = task
         .plan
         .nodes
         .iter()
-        .filter(|child| child.location == place && child.host == node.host)
+        .filter(|child| child.location == location && child.host == node.host)
         .collect();
     let machine = (observed.hosts.len() > 1).then_some(name);
     let mut gone = Vec::new();
@@ -169,7 +169,7 @@ async fn left(
     }
     let mut left = remaining_guests(&observed, machine, |there| match expected {
         ExpectedRemovals::Planned => {
-            removes_guest(&task.plan.nodes, &place, there)
+            removes_guest(&task.plan.nodes, &location, there)
                 || children
                     .iter()
                     .any(|child| goes_with(task, node, child, there))

@@ -279,7 +279,7 @@ pub(crate) fn subject(plan: &Plan, step: &Step) -> Subject {
         (Some(node), _) => Subject::Node(node.name.clone()),
         (None, Some(image)) => Subject::Image {
             name: image.name.clone(),
-            place: image.location.to_string(),
+            location: image.location.to_string(),
         },
         (None, None) => Subject::Run,
     }

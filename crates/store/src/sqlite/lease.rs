@@ -26,7 +26,7 @@ pub(super) struct LeaseRequest {
 
 /// A lease of this process.
 #[derive(Clone, Copy)]
-pub(super) struct Granted {
+pub(super) struct GrantedLease {
     /// The random mark of the lease.
     mark: i64,
     /// Its number.
@@ -34,14 +34,14 @@ pub(super) struct Granted {
 }
 
 /// Locked scopes, until this is dropped.
-pub(super) struct Held {
+pub(super) struct HeldLease {
     mark: i64,
     writer: Arc<Writer>,
 }
 
-impl Lease for Held {}
+impl Lease for HeldLease {}
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         let mark = self.mark;
         self.writer.tell(move |db| free(db, mark));
@@ -49,7 +49,10 @@ impl Drop for Held {
 }
 
 /// Locks all scopes, or none.
-pub(super) fn take(db: &mut WriteConnection, request: &LeaseRequest) -> Result<Held, StoreError> {
+pub(super) fn take(
+    db: &mut WriteConnection,
+    request: &LeaseRequest,
+) -> Result<HeldLease, StoreError> {
     for scope in &request.scopes {
         let found = holding(db.connection(), scope, &request.holder)?;
         if let Some(holding) = found.filter(|holding| holding.life != HolderState::Dead) {
@@ -84,9 +87,10 @@ pub(super) fn take(db: &mut WriteConnection, request: &LeaseRequest) -> Result<H
                 ],
                 |row| row.get(0),
             )?;
-        db.granted.insert(scope.clone(), Granted { mark, number });
+        db.granted
+            .insert(scope.clone(), GrantedLease { mark, number });
     }
-    Ok(Held {
+    Ok(HeldLease {
         mark,
         writer: Arc::clone(&request.writer),
     })

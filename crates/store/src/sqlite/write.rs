@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::{from_str, to_string};
 
 use super::error::StoreError;
-use super::lease::{self, Granted};
+use super::lease::{self, GrantedLease};
 use super::{durations, patch, row};
 
 /// The writing connection, with its caches.
@@ -19,7 +19,7 @@ pub(super) struct WriteConnection {
     connection: Connection,
     runs: BTreeMap<RunId, OpenRun>,
     /// Leases of this process, including lost ones.
-    pub(super) granted: BTreeMap<Scope, Granted>,
+    pub(super) granted: BTreeMap<Scope, GrantedLease>,
 }
 
 type Kinds = BTreeMap<StepId, StepKind>;

@@ -20,7 +20,7 @@ const BATCH: usize = 1024;
 /// Sends requests to the thread. Dropping it waits for pending requests.
 pub(super) struct Writer {
     // Unbounded, but small: each caller waits for its answer.
-    orders: Option<Sender<Box<dyn Work>>>,
+    requests: Option<Sender<Box<dyn WriteRequest>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,12 +30,12 @@ impl Writer {
         file: File,
         heartbeat: Duration,
     ) -> Result<Self, StoreError> {
-        let (orders, inbox) = channel();
+        let (requests, inbox) = channel();
         let thread = thread::Builder::new()
             .name("journal".into())
             .spawn(move || serve(db, &file, &inbox, heartbeat))?;
         Ok(Self {
-            orders: Some(orders),
+            requests: Some(requests),
             thread: Some(thread),
         })
     }
@@ -49,7 +49,7 @@ impl Writer {
     ) -> Result<T, JournalError> {
         let doing = doing.into();
         let (reply, answer) = oneshot::channel();
-        self.send(Order {
+        self.send(Request {
             doing: doing.clone(),
             act,
             value: None,
@@ -70,7 +70,7 @@ impl Writer {
         &self,
         act: impl FnMut(&mut WriteConnection) -> Result<(), StoreError> + Send + 'static,
     ) {
-        self.send(Order {
+        self.send(Request {
             doing: String::new(),
             act,
             value: None,
@@ -78,17 +78,17 @@ impl Writer {
         });
     }
 
-    fn send(&self, work: impl Work + 'static) {
-        if let Some(orders) = &self.orders {
+    fn send(&self, work: impl WriteRequest + 'static) {
+        if let Some(requests) = &self.requests {
             // If the thread has ended, the answer channel is closed.
-            drop(orders.send(Box::new(work)));
+            drop(requests.send(Box::new(work)));
         }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.orders.take());
+        drop(self.requests.take());
         // The thread itself may drop the last lease; it then ends by itself.
         let own = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
         if let Some(thread) = self.thread.take().filter(|thread| !own(thread)) {
@@ -97,19 +97,21 @@ impl Drop for Writer {
     }
 }
 
-trait Work: Send {
+trait WriteRequest: Send {
     fn act(&mut self, db: &mut WriteConnection) -> Result<(), StoreError>;
     fn answer(self: Box<Self>, result: Result<(), StoreError>, file: &File);
 }
 
-struct Order<F, T> {
+struct Request<F, T> {
     doing: String,
     act: F,
     value: Option<T>,
     reply: Option<oneshot::Sender<Result<T, JournalError>>>,
 }
 
-impl<T: Send, F: FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send> Work for Order<F, T> {
+impl<T: Send, F: FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send> WriteRequest
+    for Request<F, T>
+{
     fn act(&mut self, db: &mut WriteConnection) -> Result<(), StoreError> {
         self.value = Some((self.act)(db)?);
         Ok(())
@@ -142,7 +144,7 @@ impl<T: Send, F: FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send> Wo
 fn serve(
     mut db: WriteConnection,
     file: &File,
-    inbox: &Receiver<Box<dyn Work>>,
+    inbox: &Receiver<Box<dyn WriteRequest>>,
     heartbeat: Duration,
 ) {
     let mut last = WallClock.now();
@@ -152,7 +154,7 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let mut batch: Vec<Box<dyn Work>> = first.into_iter().collect();
+        let mut batch: Vec<Box<dyn WriteRequest>> = first.into_iter().collect();
         batch.extend(inbox.try_iter().take(BATCH - 1));
         let together = batch.len() > 1 && transact(&mut db, &mut batch).is_ok();
         for mut work in batch {
@@ -185,7 +187,10 @@ fn beat(db: &mut WriteConnection, now: Timestamp) {
     }
 }
 
-fn transact(db: &mut WriteConnection, batch: &mut [Box<dyn Work>]) -> Result<(), StoreError> {
+fn transact(
+    db: &mut WriteConnection,
+    batch: &mut [Box<dyn WriteRequest>],
+) -> Result<(), StoreError> {
     let result = db
         .start()
         .and_then(|()| batch.iter_mut().try_for_each(|work| work.act(db)))

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_driver::journal;
-use homestak_driver::runs::{Run, RunId, RunReport, Runs, is_outdated, outdated, way_on, word};
+use homestak_driver::runs::{
+    Run, RunId, RunReport, Runs, is_outdated, outdated, outdated_hint, word,
+};
 use serde_json::{Value as Json, json};
 
 use super::history::{head_json, moment};
@@ -76,7 +78,7 @@ fn markdown(run: &Run) -> String {
     }
     _ = writeln!(text, "- Ended: {}\n", word(head));
     if is_outdated(head) {
-        _ = writeln!(text, "{}\n{}.\n", outdated(head), way_on(head));
+        _ = writeln!(text, "{}\n{}.\n", outdated(head), outdated_hint(head));
     }
     text += "```text\n";
     text += &result::render(&run_report);

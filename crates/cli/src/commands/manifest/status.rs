@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use homestak_driver::DriverError;
 use homestak_driver::runs::{
-    RunOutcome, RunSummary, flags, is_outdated, outdated, replaced, way_on, word,
+    RunOutcome, RunSummary, flags, is_outdated, outdated, outdated_hint, replaced, word,
 };
 use homestak_driver::status::{NodeState, RunStatus, StatusQuery, StatusScope};
 use jiff::Timestamp;
@@ -162,7 +162,7 @@ fn show(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) 
         }
         (None, _) if is_outdated(head) => {
             printer.say(&outdated(head));
-            printer.hint(&way_on(head));
+            printer.hint(&outdated_hint(head));
         }
         (None, Some((_, RunOutcome::Stuck))) => printer.say(&format!(
             "{last} is stuck; homestak manifest resume {with} --from NODE takes what was mended by hand as settled."
