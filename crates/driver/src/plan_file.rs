@@ -96,7 +96,7 @@ pub fn read(path: &Path) -> Result<(Plan, PlanFileOptions), DriverError> {
     let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if let Some(form) = json.get("form").filter(|form| **form != PLAN_FORMAT) {
         return Err(wrong(format!(
-            "its form is {form}, and this version knows {PLAN_FORMAT}"
+            "its format is {form}, and this version supports {PLAN_FORMAT}"
         )));
     }
     let made = json.get("options").cloned().unwrap_or_else(|| json!({}));

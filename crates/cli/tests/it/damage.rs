@@ -115,7 +115,7 @@ fn a_state_directory_that_may_not_be_written_is_told_and_the_run_goes_on_later()
             set_mode(&file, 0o600);
             run
         };
-        assert_says(&run, &father, &["writable for yourself", "HOMESTAK_STATE"]);
+        assert_says(&run, &father, &["writable", "HOMESTAK_STATE"]);
         assert_eq!(father.pve.guests(), before, "nothing was touched");
     }
     finish(&father);

@@ -257,7 +257,7 @@ fn a_command_on_many_nodes_names_each_line_and_each_code() {
         results[2]["error"]["message"]
             .as_str()
             .unwrap()
-            .contains("not reached")
+            .contains("not reachable")
     );
 }
 
@@ -364,7 +364,7 @@ fn the_console_of_a_guest_of_proxmox_ve_is_said_to_be_its_host_s() {
     );
     let run = lab.run(&["logs", "web"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    assert!(run.err.contains("not reached"), "{}", run.err);
+    assert!(run.err.contains("not reachable"), "{}", run.err);
     assert!(run.err.contains("qm terminal 101"), "{}", run.err);
 }
 

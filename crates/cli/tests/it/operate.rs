@@ -173,14 +173,14 @@ fn a_written_plan_is_carried_out_only_while_it_fits() {
     std::fs::write(father.site.work().join("other.json"), "{\"form\": 99}").unwrap();
     let unknown = father.run(&["manifest", "apply", "other.json"]);
     assert_eq!(unknown.code, 1);
-    assert!(unknown.err.contains("its form is 99"), "{}", unknown.err);
+    assert!(unknown.err.contains("its format is 99"), "{}", unknown.err);
     let written = std::fs::read_to_string(father.site.work().join("plan.json")).unwrap();
     let older = written.replacen(&format!("\"form\": {PLAN_FORMAT}"), "\"form\": 2", 1);
     assert_ne!(written, older);
     std::fs::write(father.site.work().join("other.json"), older).unwrap();
     let older = father.run(&["manifest", "apply", "other.json"]);
     assert_eq!(older.code, 1);
-    assert!(older.err.contains("its form is 2"), "{}", older.err);
+    assert!(older.err.contains("its format is 2"), "{}", older.err);
     assert!(older.err.contains("manifest plan --out"), "{}", older.err);
 }
 

@@ -102,7 +102,7 @@ impl StoreError {
     }
 }
 
-const FULL: &str = "free space on the disk of `FILE`, and NEXT";
+const FULL: &str = "the disk of `FILE` is full: free space and NEXT";
 const REFUSED: &str =
     "make `FILE` and its directory writable, or set `HOMESTAK_STATE` to another directory";
 const MOVE_AWAY: &str = "move `FILE`, `FILE-wal` and `FILE-shm` away and keep them; then `homestak state rebuild` records \

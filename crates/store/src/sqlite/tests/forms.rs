@@ -147,8 +147,8 @@ fn a_journal_of_a_newer_program_is_refused_and_keeps_every_byte() {
         .unwrap();
     let before = fs_err::read(file(dir.path())).unwrap();
     let (detail, hint) = broken(Sqlite::open(dir.path()));
-    assert!(detail.contains(&format!("form {newer}")), "{detail}");
-    assert!(hint.contains("newer program"), "{hint}");
+    assert!(detail.contains(&format!("format {newer}")), "{detail}");
+    assert!(hint.contains("newer version"), "{hint}");
     assert!(before == fs_err::read(file(dir.path())).unwrap());
 }
 
@@ -302,7 +302,7 @@ fn a_journal_that_cannot_be_backed_up_is_not_migrated() {
     // No file can have this name, so that the copy cannot be made; root may write anywhere.
     fs_err::create_dir(dir.path().join("journal.form-2.part")).unwrap();
     let (detail, hint) = broken(Sqlite::open(dir.path()));
-    assert!(detail.contains("form 2 and was not changed"), "{detail}");
+    assert!(detail.contains("format 2 and was not migrated"), "{detail}");
     assert!(hint.contains("writable"), "{hint}");
     assert_eq!(version(&by_hand(dir.path())).unwrap(), 2);
     fs_err::remove_dir(dir.path().join("journal.form-2.part")).unwrap();
