@@ -1,7 +1,6 @@
-//! The command tree.
+//! The command tree, from which help, completions and manual pages are generated.
 //!
-//! In: arguments. Out: typed commands; help, completions and man pages are made from here.
-//! Never: defaults that depend on the environment; those are in `settings`.
+//! No default here depends on the environment; those are in `settings`.
 
 mod image;
 mod manifest;
@@ -21,10 +20,10 @@ pub use image::ImageCommand;
 pub use manifest::{ManifestArgs, ModeArg};
 pub use node::{ExecArgs, LogsArgs, NodeArgs, SshArgs};
 pub use operate::{
-    ApplyArgs, CarryArgs, DestroyArgs, PlanArgs, RollbackArgs, RunArgs, TestArgs, VmEngineArg,
-    WishArgs,
+    ApplyArgs, DestroyArgs, ExecuteArgs, PlanArgs, PlanOptionArgs, RollbackArgs, RunArgs, TestArgs,
+    VmEngineArg,
 };
-pub use sim::{PaceArg, SimCommand, SimPlaceArgs, SimServeArgs};
+pub use sim::{PaceArg, SimCommand, SimServeArgs, SimStateArgs};
 pub use site::{HostCommand, SiteCommand};
 pub use state::{RebuildArgs, StateCommand};
 
@@ -49,14 +48,14 @@ pub struct Cli {
 const AFTER_HELP: &str = "\
 Exit codes:
   0    done, or nothing to do
-  1    failed; a bad document included
-  2    bad usage
-  3    refused by a guard
-  4    stopped half-way, can be resumed
-  5    stuck, a person is needed
+  1    failed, invalid documents included
+  2    usage error
+  3    refused by a safety check
+  4    stopped before it was complete; can be resumed
+  5    rollback failed; manual intervention needed
   130  interrupted";
 
-/// Flags of every command, before or after its words.
+/// Global flags, before or after the subcommand.
 #[derive(Debug, Clone, Default, Args)]
 pub struct GlobalArgs {
     /// Use the site in this directory
@@ -95,72 +94,72 @@ pub struct GlobalArgs {
     pub timeout: Vec<Timeouts>,
 }
 
-/// The nouns.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Look at manifests, carry them out, and look at what became of that
+    /// Show, plan and apply manifests, and inspect their runs
     #[command(subcommand)]
     Manifest(ManifestCommand),
-    /// Look at specs: what a machine becomes
+    /// Show, check and compare specs: the configuration of a machine
     #[command(subcommand)]
     Spec(SpecCommand),
-    /// Look at the site: where it is, what is in it, what is wrong with it
+    /// Create, show and check the site
     #[command(subcommand)]
     Site(SiteCommand),
-    /// Look at hosts: what they are, whom to trust, what a token needs
+    /// Show, check and prepare hosts
     #[command(subcommand)]
     Host(HostCommand),
-    /// Restore what the state directory knows of nodes
+    /// Restore the state directory
     #[command(subcommand)]
     State(StateCommand),
-    /// A simulated Proxmox VE, to try things without hardware
+    /// Run a simulated Proxmox VE, for use without hardware
     #[command(subcommand)]
     Sim(SimCommand),
-    /// Real nodes on this machine: set it up, look at it, clean it
+    /// Set up, show and clean this machine as a host of real nodes
     #[command(subcommand)]
     Local(LocalCommand),
-    /// Build and look at root file systems for nodes on this machine
+    /// Build and check root file systems for nodes on this machine
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Open a shell on a node, or run one command there
+    /// Open a shell on a node, or run a command on it
     Ssh(SshArgs),
-    /// Run a command on many nodes at once
+    /// Run a command on several nodes in parallel
     ///
     /// Control characters in the output of nodes are escaped on a terminal and unchanged in a pipe
     /// or file.
     Exec(ExecArgs),
-    /// Open a shell in a node that works when SSH does not
+    /// Open a shell in a node without SSH
     Console(NodeArgs),
-    /// Show what a node said: its console and its journal
+    /// Show the console output and the journal of a node
     ///
     /// Control characters are escaped on a terminal and unchanged in a pipe or file.
     Logs(LogsArgs),
     /// Export resolved values for other tools
     #[command(subcommand)]
     Resolve(ResolveCommand),
-    /// Seal, open and change secrets
+    /// Encrypt, decrypt and edit secrets
     #[command(subcommand)]
     Secrets(SecretsCommand),
-    /// Mint and check provisioning tokens
+    /// Create and check provisioning tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Make this very machine what its spec says; as `homestak-agent config`
+    /// Apply the spec of this machine; same as `homestak-agent config`
     #[command(disable_help_flag = true)]
-    Config(OwnArgs),
-    /// Keep this very machine as its spec says; as `homestak-agent run`
+    Config(AgentArgs),
+    /// Detect and correct drift of this machine; same as `homestak-agent run`
     #[command(disable_help_flag = true)]
-    Run(OwnArgs),
-    /// Show what this very machine last became; as `homestak-agent status`
+    Run(AgentArgs),
+    /// Show the state of this machine; same as `homestak-agent status`
     #[command(disable_help_flag = true)]
-    Status(OwnArgs),
+    Status(AgentArgs),
     /// Explain a code such as SK0301
     Explain {
-        /// The code; all of them when left out
+        /// The code; lists all when omitted
         code: Option<String>,
     },
     /// Print the JSON Schema of a kind of document
     Schema {
-        /// The kind; all of them when left out
+        /// The kind; all of them when omitted
         kind: Option<String>,
         /// Write the schemas into this directory instead
         #[arg(long, value_name = "DIR")]
@@ -171,7 +170,7 @@ pub enum Command {
         /// The shell
         #[arg(required_unless_present = "names")]
         shell: Option<clap_complete::Shell>,
-        /// Print the names that can be written here; completions ask for them
+        /// Print the names that completions offer
         #[arg(long, hide = true, value_name = "KIND", conflicts_with = "shell")]
         names: Option<NamesArg>,
     },
@@ -194,12 +193,12 @@ pub enum NamesArg {
     Nodes,
 }
 
-/// What can be done with manifests.
+/// Commands on manifests.
 #[derive(Debug, Subcommand)]
 pub enum ManifestCommand {
     /// List the manifests of the site
     List,
-    /// Show what each node of a manifest would become
+    /// Show the resolved nodes of a manifest
     Show {
         /// Which manifest.
         #[command(flatten)]
@@ -214,65 +213,68 @@ pub enum ManifestCommand {
         #[arg(long)]
         show_secrets: bool,
     },
-    /// Check a manifest and everything it uses; all manifests when none is named
+    /// Check a manifest and everything it references; all manifests when none is named
     Validate {
         /// Which manifest.
         #[command(flatten)]
         manifest: ManifestArgs,
     },
-    /// Show what `apply` would do, and why
+    /// Show what `apply` would change, and why
     Plan(Box<PlanArgs>),
-    /// Make the world what the manifest says
+    /// Apply a manifest: create, change and configure its nodes
     Apply(Box<ApplyArgs>),
-    /// Remove what the manifest made
+    /// Destroy the nodes of a manifest
     Destroy(Box<DestroyArgs>),
     /// Apply, verify and destroy, with a report
     Test(Box<TestArgs>),
-    /// Show how nodes are doing, and whether a run can be resumed
+    /// Show the state of nodes, and whether a run can be resumed
     ///
-    /// Hosts are asked whether guests run, and nodes what differs from their specs. What does not
-    /// answer is shown as unknown.
+    /// Queries hosts for the power state of guests, and nodes for drift. What does not answer is
+    /// shown as unknown.
     Status {
         /// Which runs.
         #[command(flatten)]
         which: RunArgs,
-        /// Show what the journal knows, and ask nobody
+        /// Use the journal only; query neither hosts nor nodes
         #[arg(long)]
         offline: bool,
     },
-    /// Go on with a run that failed, was interrupted, or died
+    /// Resume a run that failed or was interrupted
     Resume {
         /// Which run.
         #[command(flatten)]
         which: RunArgs,
-        /// Take what failed at this node as settled by hand; repeat for more
-        #[arg(long = "from", value_name = "NODE")]
-        settled: Vec<String>,
+        /// Treat the failed steps of this node as resolved manually; repeat for more
+        #[arg(long, value_name = "NODE")]
+        mark_resolved: Vec<String>,
+        /// Earlier spelling of `--mark-resolved`.
+        #[arg(long, value_name = "NODE", hide = true)]
+        from: Vec<String>,
         /// Print every event as a line of JSON on stdout
         #[arg(long)]
         events: bool,
     },
-    /// Undo what the last run did
+    /// Revert the changes of the last run
     ///
-    /// Guests that it created are destroyed, changes of hardware and configuration are reverted. What
-    /// cannot be undone is listed first, and makes the exit code 1.
+    /// Destroys the guests that it created, and reverts changes of hardware and configuration. What
+    /// cannot be reverted is listed first, and the exit code is 1.
     Rollback(RollbackArgs),
     /// List runs, newest first
     History {
         /// Which runs.
         #[command(flatten)]
         which: RunArgs,
-        /// How many runs are listed
+        /// Maximum number of runs
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
-        /// Only runs before this one
+        /// List only runs before this one
         #[arg(long, value_name = "RUN")]
         before: Option<i64>,
     },
-    /// Unlock a manifest on a host whose run was lost with its machine
+    /// Release the lock of a run whose machine was lost
     ///
-    /// Shows who holds it. A run that lives on this machine is never unlocked, and one on another
-    /// machine or in another container only after it has been silent for a minute.
+    /// Shows the holder of the lock. The lock of a process that runs on this machine is never
+    /// released; one of another machine or container only after a minute without heartbeat.
     Unlock {
         /// Name of the manifest
         #[arg(short = 'M', long, value_name = "NAME")]
@@ -280,13 +282,13 @@ pub enum ManifestCommand {
         /// Host it is locked on
         #[arg(short = 'H', long, value_name = "HOST")]
         host: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
-    /// Report what happened in a run
+    /// Print a report of a run
     Report {
-        /// Number of the run; the newest when left out
+        /// Number of the run; the newest when omitted
         run: Option<i64>,
         /// Name of a manifest
         #[arg(short = 'M', long, value_name = "NAME")]
@@ -298,29 +300,29 @@ pub enum ManifestCommand {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Give guests that were created before sites had an id an identity of this site
+    /// Assign guests that were created before sites had an id to this site
     ///
-    /// Which guests these are is known from the driver's journal alone. Nothing is restarted: id,
-    /// MAC address, IP address and host key stay as they are.
+    /// Only guests in the driver's journal are changed. Nothing is restarted: id, MAC address, IP
+    /// address and host key stay the same.
     Reidentify {
         /// Which manifest.
         #[command(flatten)]
         manifest: ManifestArgs,
-        /// How it is carried out.
+        /// How it is executed.
         #[command(flatten)]
-        carry: CarryArgs,
+        execute: ExecuteArgs,
     },
-    /// Forget what is remembered of a node; its guest is left alone
+    /// Delete the record of a node; its guest is unchanged
     Forget {
         /// Name of the node
         node: String,
-        /// Name of the manifest it is of
+        /// Manifest of the node
         #[arg(short = 'M', long, value_name = "NAME")]
         manifest: Option<String>,
-        /// Host it is on
+        /// Host of the node
         #[arg(short = 'H', long, value_name = "HOST")]
         host: Option<String>,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
@@ -329,7 +331,7 @@ pub enum ManifestCommand {
         /// Which manifest.
         #[command(flatten)]
         manifest: ManifestArgs,
-        /// What to draw
+        /// Output format
         #[arg(long, value_enum, default_value_t = GraphFormat::Tree)]
         format: GraphFormat,
         /// Write to this file instead of stdout
@@ -339,7 +341,7 @@ pub enum ManifestCommand {
         #[arg(long)]
         ascii: bool,
     },
-    /// Write a manifest of schema version 1 as version 2
+    /// Convert a manifest of schema version 1 to version 2
     Migrate {
         /// File with the manifest of version 1
         file: Option<PathBuf>,
@@ -365,7 +367,7 @@ pub enum GraphFormat {
     Mermaid,
 }
 
-/// What can be done with specs.
+/// Commands on specs.
 #[derive(Debug, Subcommand)]
 pub enum SpecCommand {
     /// List the specs of the site
@@ -381,28 +383,26 @@ pub enum SpecCommand {
         #[arg(long)]
         show_secrets: bool,
     },
-    /// Check specs and what they name
+    /// Check specs and what they reference
     Validate {
-        /// Names of specs, or paths of files; all specs of the site when left out
+        /// Names of specs, or paths of files; all specs of the site when omitted
         specs: Vec<String>,
     },
-    /// Say field by field in what a node differs from its spec
-    ///
-    /// Exit code: 0 in nothing, 3 in something.
+    /// Show how a node differs from its spec (exit code 0: no differences, 3: differences)
     Diff(NodeArgs),
-    /// Fetch the spec of the machine this runs on from a server
+    /// Fetch the spec of this machine from a server
     #[command(disable_help_flag = true)]
-    Get(OwnArgs),
+    Get(AgentArgs),
 }
 
-/// What is done to the machine the program runs on.
+/// Arguments that are passed to `homestak-agent`, for the machine the program runs on.
 #[derive(Debug, Args)]
-pub struct OwnArgs {
-    /// Words for `homestak-agent`; `--help` lists them
+pub struct AgentArgs {
+    /// Arguments for `homestak-agent`; `--help` lists them
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "WORD"
+        value_name = "ARGUMENT"
     )]
     pub words: Vec<OsString>,
 }
@@ -410,22 +410,22 @@ pub struct OwnArgs {
 /// The host `local`.
 #[derive(Debug, Subcommand)]
 pub enum LocalCommand {
-    /// Check whether this machine can have nodes
+    /// Check whether this machine can run nodes
     Check,
-    /// Install what is missing (Debian and Ubuntu)
+    /// Install missing packages (Debian and Ubuntu)
     Setup,
-    /// Show the nodes on this machine, with their addresses
+    /// List the nodes on this machine, with their addresses
     Show,
-    /// Remove what someone who was killed left behind
+    /// Remove leftovers of interrupted runs
     Clean {
-        /// Remove every node of this machine as well, of whatever manifest
+        /// Also remove all nodes of this machine, of every manifest
         #[arg(long)]
         all: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
-    /// Carry out one call of a driver outside of this node, read from stdin
+    /// Execute one call of the driver outside of this node, read from stdin
     #[command(hide = true)]
     Act,
 }
@@ -459,7 +459,7 @@ pub enum ResolveCommand {
 /// How an export is written.
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
-    /// Which set of keys
+    /// Set of keys
     #[arg(long, value_enum, default_value_t = CompatArg::Current)]
     pub compat: CompatArg,
     /// Write to this file, readable by its owner only, with the values of secrets
@@ -473,57 +473,57 @@ pub struct ExportArgs {
 /// Which set of keys an export has.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum CompatArg {
-    /// Today's
+    /// Current keys
     Current,
-    /// Those of the first driver
+    /// Keys of earlier versions
     Seed,
 }
 
-/// What can be done with secrets.
+/// Commands on secrets.
 #[derive(Debug, Subcommand)]
 pub enum SecretsCommand {
-    /// Make an age key, and show its recipient
+    /// Generate an age key, and print its recipient
     Keygen {
-        /// Write the key to this file instead of the standard place
+        /// Write the key to this file instead of the default path
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Seal a file with SOPS and age
+    /// Encrypt a file with SOPS and age
     Encrypt {
-        /// The plain file; the site's secrets.yaml when left out
+        /// Plain file; the site's secrets.yaml when omitted
         file: Option<PathBuf>,
-        /// Recipient; repeat for more. From .sops.yaml, or your own key, when left out
+        /// Recipient; repeat for more. From .sops.yaml, or your own key, when omitted
         #[arg(short = 'r', long = "recipient", value_name = "AGE")]
         recipients: Vec<String>,
-        /// Write to this file; FILE.enc when left out
+        /// Write to this file; FILE.enc when omitted
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Write to the file itself
+        /// Overwrite the file itself
         #[arg(long, conflicts_with = "out")]
         in_place: bool,
     },
-    /// Open a sealed file into a private one
+    /// Decrypt a file into one that only you can read
     Decrypt {
-        /// The sealed file; the site's when left out
+        /// Encrypted file; the site's when omitted
         file: Option<PathBuf>,
-        /// Write to this file; FILE without .enc when left out
+        /// Write to this file; FILE without .enc when omitted
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         /// Print on stdout
         #[arg(long, conflicts_with = "out")]
         stdout: bool,
-        /// Overwrite a file that has something else in it
+        /// Overwrite a file with other content
         #[arg(long)]
         force: bool,
     },
-    /// Check that secrets are sealed, whole, and can be opened
+    /// Check that secrets are encrypted, intact, and can be decrypted
     Check {
-        /// The file; the site's when left out
+        /// File; the site's when omitted
         file: Option<PathBuf>,
     },
-    /// Change sealed secrets in an editor
+    /// Edit encrypted secrets in an editor
     Edit {
-        /// The sealed file; the site's when left out
+        /// Encrypted file; the site's when omitted
         file: Option<PathBuf>,
     },
     /// Print one secret
@@ -533,10 +533,10 @@ pub enum SecretsCommand {
     },
 }
 
-/// What can be done with tokens.
+/// Commands on tokens.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token for a node and its spec
+    /// Create a token for a node and its spec
     Mint {
         /// Name of the node
         #[arg(value_name = "NODE")]
@@ -545,7 +545,7 @@ pub enum TokenCommand {
         #[arg(value_name = "SPEC")]
         spec: String,
     },
-    /// Show what a token says
+    /// Show the claims of a token
     Inspect {
         /// The token; `-` reads it from stdin
         token: String,
@@ -553,11 +553,11 @@ pub enum TokenCommand {
         #[arg(long)]
         verify: bool,
     },
-    /// Check that a token was made by this site
+    /// Check that a token was issued by this site
     Verify {
         /// The token; `-` reads it from stdin
         token: String,
-        /// The node that shows it
+        /// The node that presents it
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },

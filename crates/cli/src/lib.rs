@@ -1,15 +1,14 @@
-//! TALKS: arguments, settings, printing; one file per command.
+//! The command line: arguments, settings, output, and one file per command.
 //!
-//! In: arguments and environment. Out: data on stdout, talk on stderr, an exit code.
-//! Never: deciding (that is `core`); printing anywhere but in `ui`.
+//! Data goes to stdout, messages go to stderr. Only `ui` prints, and `core` decides.
 
 pub mod args;
 mod commands;
+pub mod legacy;
 mod process;
 mod runtime;
 pub mod settings;
 mod ui;
-pub mod words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -23,12 +22,12 @@ use ui::Printer;
 /// Runs the program and returns its exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
-    if let Some(notice) = words::notice(&arguments) {
+    if let Some(notice) = legacy::notice(&arguments) {
         Printer::new(ui::Shape::guess()).say(&notice);
     }
-    let arguments = match words::translate(arguments) {
-        words::Translated::Run(arguments) => arguments,
-        words::Translated::Retired { name, replacement } => {
+    let arguments = match legacy::translate(arguments) {
+        legacy::Translated::Run(arguments) => arguments,
+        legacy::Translated::Retired { name, replacement } => {
             let printer = Printer::new(ui::Shape::guess());
             return printer.fail(&DriverError::retired(&name, &replacement));
         }

@@ -1,8 +1,6 @@
-//! The one place of the command line that starts other programs: the editor, a key command, `ssh`,
-//! and this program again.
+//! Starts other programs: the editor, a key command, `ssh`, and this program again.
 //!
-//! In: a command line as the environment gives it. Out: how it ended, or what it printed.
-//! Never: a secret in an argument; files and pipes carry those.
+//! Secrets are passed in files and pipes, never in arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Read};

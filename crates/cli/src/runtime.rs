@@ -1,7 +1,4 @@
-//! Runs asynchronous work to its end, and receives the signals that ask it to stop.
-//!
-//! In: work. Out: what came of it.
-//! Never: work that goes on when nobody waits for it.
+//! Runs asynchronous work to completion, and handles the signals that stop it.
 
 use std::process::ExitCode;
 
@@ -26,8 +23,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, DriverEr
     Ok(value)
 }
 
-/// Waits for the end that the system or a person asks for.
-pub(crate) async fn asked_to_end() {
+/// Waits for SIGTERM or SIGINT.
+pub(crate) async fn shutdown_signal() {
     let Ok(mut terminate) = signal(SignalKind::terminate()) else {
         _ = tokio::signal::ctrl_c().await;
         return;
@@ -54,17 +51,17 @@ pub(crate) fn run_command(
                 // Cancel safety: no step runs when it is dropped.
                 done = &mut work => return done,
                 // Cancel safety: only waited for.
-                () = asked_to_end() => {}
+                () = shutdown_signal() => {}
             }
             if !screen.is_driven() {
-                printer.say("Interrupted; no run was in progress, and what was created stays.");
+                printer.say("Interrupted. No run was in progress; what was created is kept.");
                 return Ok(ExitCode::from(130));
             }
         }
     })?
 }
 
-/// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
+/// Runs work with progress. The first interrupt asks it to stop, the second aborts it.
 pub(crate) async fn drive<T>(
     work: impl AsyncFnOnce(Interrupt) -> Result<T, DriverError>,
     screen: &Screen,
@@ -100,7 +97,7 @@ pub(crate) async fn drive<T>(
         interrupter.request();
         screen.note(
             printer,
-            "Stopping: waits end, nothing new is begun, and what cannot be left is finished. Interrupt again to leave at once.",
+            "Stopping: no new steps are started, and steps that cannot be interrupted are completed. Interrupt again to abort.",
         );
     };
     screen.set_driven(false);

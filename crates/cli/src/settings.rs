@@ -1,7 +1,6 @@
-//! Flags over environment over defaults, merged once.
+//! Merges flags, environment and defaults, in this order, into [`Settings`].
 //!
-//! In: global flags and the environment. Out: [`Settings`] without options that mean "default".
-//! Never: reading the environment anywhere else.
+//! The environment is read here only.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use homestak_site::Candidates;
 use crate::args::GlobalArgs;
 use crate::ui::{Printer, Shape};
 
-/// Every environment variable that is read, with its meaning. The reference page is made from it.
+/// Every environment variable that is read, with its meaning. The reference page is generated from it.
 pub const VARIABLES: &[(&str, &str)] = &[
     (
         "HOMESTAK_SITE_CONFIG",
@@ -34,11 +33,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_SIM_SPEED",
-        "How many times faster time goes in the simulator behind `-H sim`, when it is started; 20 when not set.",
+        "Speed of time in the simulator of `-H sim`, as a multiple of the wall clock; default 20. Applies when it is started.",
     ),
     (
         "HOMESTAK_LOCAL_ROOT",
-        "Where the nodes and images of `-H local` are, instead of `/var/lib/homestak`; another path is another instance.",
+        "Directory of nodes and images of `-H local`, instead of `/var/lib/homestak`; each directory is an instance of its own.",
     ),
     (
         "HOMESTAK_VM_ENGINE",
@@ -46,7 +45,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_FIRST_BOOT",
-        "How nodes of `-H local` learn who they are: `direct` (written into containers; virtual machines begin from a saved one and are told by their agent) or `cloud-init` (as on Proxmox VE, from the same first-boot data).",
+        "How nodes of `-H local` get their first-boot data: `direct` (written into containers; virtual machines are restored from a saved one and configured by their agent) or `cloud-init` (as on Proxmox VE).",
     ),
     (
         "HOMESTAK_DEBIAN_MIRROR",
@@ -58,15 +57,15 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_AGENT",
-        "The program `homestak-agent` that nodes get, instead of the one beside `homestak`.",
+        "Path of the program `homestak-agent` that is installed on nodes; default: in the directory of `homestak`.",
     ),
     (
         "HOMESTAK_CONFIRM",
-        "The time limit `confirm`, in seconds; `HOMESTAK_TIMEOUTS` comes before it.",
+        "The time limit `confirm`, in seconds; `HOMESTAK_TIMEOUTS` takes precedence.",
     ),
     (
         "HOMESTAK_TIMEOUTS",
-        "Time limits that come before those of the manifest, such as `boot=600,lock=60`; see [timeouts.md](timeouts.md). `--timeout` comes before them.",
+        "Time limits, such as `boot=600,lock=60`; they override those of the manifest, and `--timeout` overrides them. See [timeouts.md](timeouts.md).",
     ),
     (
         "HOMESTAK_SERVER",
@@ -104,11 +103,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "XDG_CONFIG_HOME",
-        "Where `sops/age/keys.txt` is looked for, instead of `~/.config`.",
+        "Directory of `sops/age/keys.txt`, instead of `~/.config`.",
     ),
     (
         "XDG_STATE_HOME",
-        "Where state is kept, instead of `~/.local/state`.",
+        "Directory of the state directory, instead of `~/.local/state`.",
     ),
     ("VISUAL", "Editor of `homestak secrets edit`."),
     (
@@ -117,14 +116,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "SUDO_UID",
-        "Number of the user who called sudo, whose site root uses without its being named.",
+        "User id of the caller of sudo; root uses sites of this user without `--site`.",
     ),
-    ("TERM", "Kind of terminal, handed on by `homestak console`."),
-    ("HOME", "The person's home directory."),
-    (
-        "USER",
-        "The person's name, for SSH to hosts without a user of their own.",
-    ),
+    ("TERM", "Terminal type, passed on by `homestak console`."),
+    ("HOME", "Home directory."),
+    ("USER", "User name for SSH to hosts that set none."),
 ];
 
 /// How fast time goes in the simulator behind `-H sim`: a machine boots in two seconds.
@@ -197,7 +193,7 @@ impl Settings {
             sim_speed: speed("HOMESTAK_SIM_SPEED")?.unwrap_or(SIM_SPEED),
             debian_mirror: read(
                 "HOMESTAK_DEBIAN_MIRROR",
-                "the address of a mirror, and after a space that of its security updates",
+                "the URL of a mirror, optionally followed by a space and that of its security updates",
                 mirrors,
             )?,
             keys: KeySources::new(&variable),
@@ -238,9 +234,11 @@ fn read<T>(
     let Some(text) = variable(name) else {
         return Ok(None);
     };
-    parse(&text)
-        .map(Some)
-        .ok_or_else(|| DriverError::usage(format!("`{name}` cannot be `{text}`: it is {must_be}.")))
+    parse(&text).map(Some).ok_or_else(|| {
+        DriverError::usage(format!(
+            "`{name}` cannot be `{text}`: it must be {must_be}."
+        ))
+    })
 }
 
 /// Reads a variable that has one of these words, or the first when it is not set.

@@ -1,7 +1,4 @@
-//! Documents that must be accepted as they stand.
-//!
-//! In: `tests/accepted/*.case`, and the manifests of the stock site. Out: exit code 0 for each.
-//! Never: a fault in a document that earlier versions or our own examples write.
+//! Documents that must be accepted: `tests/accepted/*.case`, and the manifests of the stock site.
 
 mod case;
 

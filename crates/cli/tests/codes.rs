@@ -1,7 +1,4 @@
-//! Every code that can be printed is printed by some case, so that its message was read.
-//!
-//! In: the snapshots of `tests/invalid/`. Out: the codes that none of them holds.
-//! Never: an exception without a reason.
+//! Every diagnostic code has a case in `tests/invalid/`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

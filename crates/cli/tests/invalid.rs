@@ -1,7 +1,6 @@
 //! Documents that must be refused, one case each, and the whole message an operator reads.
 //!
-//! In: `tests/invalid/*.case`. Out: each compared with the `.out` beside it.
-//! Never: a change of wording that nobody looked at; `SNAPSHOTS=overwrite` writes new ones.
+//! Each `tests/invalid/*.case` is compared with its `.out`; `SNAPSHOTS=overwrite` writes new ones.
 
 mod case;
 

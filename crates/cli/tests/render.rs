@@ -1,7 +1,6 @@
 //! Renders every diagnostic of the stored fuzzer inputs: layout must not fail on odd text.
 //!
-//! In: `fuzz/corpus/*` and `fuzz/regressions/*` of the targets that are documents. Out: a panic
-//! names the file. Never: fuzzing; that is `make fuzz`.
+//! Uses `fuzz/corpus/*` and `fuzz/regressions/*` of the targets that are documents.
 
 use std::path::Path;
 

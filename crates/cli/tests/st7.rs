@@ -1,8 +1,4 @@
-//! System test ST-7 of the orchestration design, word for word: what `validate` says by its exit
-//! code, and that it says why.
-//!
-//! In: a site with a valid manifest and two invalid ones. Out: exit codes 0, 1, 1.
-//! Never: anything but the program as it is run.
+//! System test ST-7 of the orchestration design: exit codes and messages of `validate`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

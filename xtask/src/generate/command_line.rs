@@ -6,7 +6,7 @@
 use anyhow::{Context as _, Result};
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
 use homestak_cli::args::Cli;
-use homestak_cli::words::{RETIRED, VERBS};
+use homestak_cli::legacy::{RETIRED, VERBS};
 
 use super::markdown::Page;
 

@@ -1,11 +1,8 @@
 //! Arguments of `homestak image`.
-//!
-//! In: nothing. Out: typed arguments.
-//! Never: defaults that depend on the environment; those are in `settings`.
 
 use clap::Subcommand;
 
-/// What can be done with images.
+/// Commands on images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// Build root file systems that are missing or outdated; needs root
@@ -13,15 +10,15 @@ pub enum ImageCommand {
         /// Names of images, such as `debian-12`
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
-        /// Make the disks of virtual machines too
+        /// Also create the disks of virtual machines
         #[arg(long)]
         disk: bool,
     },
-    /// List the images that are built
+    /// List built images
     List,
-    /// Compare every byte of images with what was built
+    /// Verify the checksums of images
     Verify {
-        /// Name of an image, or its name with its key; all images when left out
+        /// Name of an image, or its name with its key; all images when omitted
         name: Option<String>,
     },
     /// Remove images that no node uses; needs root
@@ -29,7 +26,7 @@ pub enum ImageCommand {
         /// Names of images, or names with a key
         #[arg(value_name = "NAME", required_unless_present = "outdated")]
         names: Vec<String>,
-        /// Remove every image whose recipe has changed since
+        /// Remove every image whose recipe has changed since it was built
         #[arg(long, conflicts_with = "names")]
         outdated: bool,
     },

@@ -24,7 +24,7 @@ pub struct ManifestArgs {
     /// Host that nodes run on when they name none
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
-    /// Who starts the configuration, for all nodes
+    /// Who starts configuration, for all nodes
     #[arg(long, value_enum)]
     pub mode: Option<ModeArg>,
 }
@@ -53,6 +53,6 @@ pub enum ModeArg {
     Push,
     /// The node itself
     Pull,
-    /// The driver triggers, the node does the rest
+    /// The driver triggers it, the node does the rest
     Hybrid,
 }

@@ -1,27 +1,24 @@
-//! The arguments of commands on nodes that run.
-//!
-//! In: arguments. Out: typed values.
-//! Never: names looked up; that is `nodes`.
+//! Arguments of commands on running nodes.
 
 use clap::Args;
 use homestak_driver::runs::RunSelector;
 
-/// Which node is meant.
+/// Selects one node.
 #[derive(Debug, Clone, Args)]
 pub struct NodeArgs {
     /// Name of the node
     #[arg(value_name = "NODE")]
     pub node: String,
-    /// Manifest it is of; needed when several have a node of that name
+    /// Manifest of the node; needed when several have a node of that name
     #[arg(short = 'M', long, value_name = "NAME")]
     pub manifest: Option<String>,
-    /// Host it is on; needed when it is on several
+    /// Host of the node; needed when it is on several
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
 }
 
 impl NodeArgs {
-    /// Returns where it is looked for.
+    /// Returns the scope of the search.
     pub fn which(&self) -> RunSelector {
         RunSelector {
             manifest: self.manifest.clone(),
@@ -30,25 +27,25 @@ impl NodeArgs {
     }
 }
 
-/// What `ssh` takes.
+/// Arguments of `ssh`.
 #[derive(Debug, Clone, Args)]
 pub struct SshArgs {
     /// Which node.
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Command to run there; a shell when left out. One word is a line for its shell, several are
-    /// handed over as they are
+    /// Command to run; a shell when omitted. A single argument is a line for the node's shell, several
+    /// are passed as they are
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
-/// What `exec` takes.
+/// Arguments of `exec`.
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
     /// Names of nodes, or patterns with `*` and `?`; commas work too
     #[arg(value_name = "NODES", required_unless_present = "all")]
     pub nodes: Vec<String>,
-    /// Every node there is
+    /// All nodes
     #[arg(long, conflicts_with = "nodes")]
     pub all: bool,
     /// Nodes of this manifest only
@@ -57,24 +54,25 @@ pub struct ExecArgs {
     /// Nodes on this host only
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
-    /// On how many nodes it runs at once
+    /// How many nodes to run on in parallel
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub parallel: u32,
-    /// Command to run. One word is a line for the node's shell, several are handed over as they are
+    /// Command to run. A single argument is a line for the node's shell, several are passed as they
+    /// are
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
-/// What `logs` takes.
+/// Arguments of `logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
     /// Which node.
     #[command(flatten)]
     pub node: NodeArgs,
-    /// How many lines of console and journal are shown, each
+    /// Number of lines of the console and of the journal
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     pub lines: usize,
-    /// Go on with what comes, until interrupted
+    /// Print new lines as they appear, until interrupted
     #[arg(short, long)]
     pub follow: bool,
 }

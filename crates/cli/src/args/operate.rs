@@ -1,7 +1,6 @@
-//! The arguments of commands that carry manifests out, and of those that look at runs.
+//! Arguments of commands that execute manifests, and of those that inspect runs.
 //!
-//! In: arguments. Out: typed values.
-//! Never: defaults that a manifest has a say in.
+//! A value that a manifest can set has no default here.
 
 use std::path::PathBuf;
 
@@ -13,7 +12,7 @@ use homestak_driver::settings::VmEngine;
 
 use super::ManifestArgs;
 
-/// What `manifest plan` takes.
+/// Arguments of `manifest plan`.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
     /// Which manifest.
@@ -21,13 +20,13 @@ pub struct PlanArgs {
     pub manifest: ManifestArgs,
     /// What is planned.
     #[command(flatten)]
-    pub wish: WishArgs,
+    pub options: PlanOptionArgs,
     /// Write the plan to this file, for `manifest apply FILE`
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
 
-/// What `manifest apply` takes.
+/// Arguments of `manifest apply`.
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArgs {
     /// Which manifest; a file that `manifest plan --out` wrote works as NAME too.
@@ -35,36 +34,36 @@ pub struct ApplyArgs {
     pub manifest: ManifestArgs,
     /// What is planned.
     #[command(flatten)]
-    pub wish: WishArgs,
-    /// How it is carried out.
+    pub options: PlanOptionArgs,
+    /// How it is executed.
     #[command(flatten)]
-    pub carry: CarryArgs,
-    /// Carry out the plan in this file, if it still fits
+    pub execute: ExecuteArgs,
+    /// Execute the plan in this file, if it is still current
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Leave what was made when something fails, whatever `on_error` says
+    /// Keep what was created when something fails, regardless of `on_error`
     #[arg(long)]
     pub keep_on_failure: bool,
 }
 
-/// What `manifest destroy` takes.
+/// Arguments of `manifest destroy`.
 #[derive(Debug, Clone, Args)]
 pub struct DestroyArgs {
     /// Which manifest.
     #[command(flatten)]
     pub manifest: ManifestArgs,
-    /// What happens to the rest when a node fails
+    /// What to do when a node fails
     #[arg(long, value_parser = on_error())]
     pub on_error: Option<OnError>,
-    /// How many nodes are worked on at once
+    /// How many nodes to process in parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub parallel: Option<u32>,
-    /// How it is carried out.
+    /// How it is executed.
     #[command(flatten)]
-    pub carry: CarryArgs,
+    pub execute: ExecuteArgs,
 }
 
-/// What `manifest test` takes.
+/// Arguments of `manifest test`.
 #[derive(Debug, Clone, Args)]
 pub struct TestArgs {
     /// Which manifest.
@@ -72,49 +71,49 @@ pub struct TestArgs {
     pub manifest: ManifestArgs,
     /// What is planned.
     #[command(flatten)]
-    pub wish: WishArgs,
-    /// How it is carried out.
+    pub options: PlanOptionArgs,
+    /// How it is executed.
     #[command(flatten)]
-    pub carry: CarryArgs,
-    /// Leave everything as it is when something fails
+    pub execute: ExecuteArgs,
+    /// Keep everything when something fails
     #[arg(long)]
     pub keep_on_failure: bool,
-    /// Directory of the reports; `reports` in the state directory when left out
+    /// Directory of the reports; `reports` in the state directory when omitted
     #[arg(long, short = 'r', value_name = "DIR")]
     pub report_dir: Option<PathBuf>,
 }
 
 /// What is planned.
 #[derive(Debug, Clone, Default, Args)]
-pub struct WishArgs {
-    /// Make so many levels of nodes only
+pub struct PlanOptionArgs {
+    /// Apply only the first N levels of nodes
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// Remove guests of the manifest that it does not name any more
+    /// Destroy guests of the manifest that it no longer contains
     #[arg(long)]
     pub prune: bool,
-    /// What happens to the rest when a node fails
+    /// What to do when a node fails
     #[arg(long, value_parser = on_error())]
     pub on_error: Option<OnError>,
-    /// How many nodes are worked on at once
+    /// How many nodes to process in parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub parallel: Option<u32>,
 }
 
-/// How something is carried out.
+/// How a command is executed.
 #[derive(Debug, Clone, Default, Args)]
-pub struct CarryArgs {
-    /// Do not ask
+pub struct ExecuteArgs {
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// Show what would be done, and do nothing
+    /// Show the plan, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not check the hosts first
+    /// Skip the checks of the hosts
     #[arg(long)]
     pub skip_preflight: bool,
-    /// Install first what this machine lacks for the host `local` (Debian and Ubuntu); `test` runs on
-    /// the simulator when that is not enough
+    /// Install missing packages for the host `local` first (Debian and Ubuntu); `test` falls back to
+    /// the simulator when this machine cannot run nodes
     #[arg(long)]
     pub setup: bool,
     /// What `vm` nodes on the host `local` run in
@@ -128,16 +127,16 @@ pub struct CarryArgs {
 /// What `vm` nodes on the host `local` run in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VmEngineArg {
-    /// Virtual machines where the processor can, containers otherwise
+    /// Virtual machines if the processor supports it, else containers
     Auto,
-    /// Virtual machines, emulated where the processor cannot
+    /// Virtual machines, emulated if the processor does not support it
     Qemu,
     /// Containers
     Container,
 }
 
 impl VmEngineArg {
-    /// Returns what the local host understands.
+    /// Returns the setting of the local host.
     pub(crate) fn engine(self) -> VmEngine {
         match self {
             Self::Auto => VmEngine::Auto,
@@ -147,29 +146,29 @@ impl VmEngineArg {
     }
 }
 
-/// Reads what happens to the rest when a node fails.
+/// Parses `--on-error`.
 fn on_error() -> impl TypedValueParser<Value = OnError> {
     let value = |choice: &OnError| {
         PossibleValue::new(choice.word()).help(match choice {
-            OnError::Stop => "Begin nothing new; what is there stays",
-            OnError::Rollback => "Remove again what this run made",
-            OnError::Continue => "Go on with nodes that do not depend on it",
+            OnError::Stop => "Start no new steps; keep what was created",
+            OnError::Rollback => "Revert the changes of this run",
+            OnError::Continue => "Continue with nodes that do not depend on it",
         })
     };
     PossibleValuesParser::new(OnError::ALL.iter().map(value))
         .try_map(|word| OnError::from_word(&word).ok_or("it is not one of the choices"))
 }
 
-/// What `manifest rollback` takes.
+/// Arguments of `manifest rollback`.
 #[derive(Debug, Clone, Args)]
 pub struct RollbackArgs {
     /// Which run.
     #[command(flatten)]
     pub which: RunArgs,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// Show what would be undone, and what cannot be, and do nothing
+    /// Show what would be reverted and what cannot be, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Print every event as a line of JSON on stdout
@@ -177,7 +176,7 @@ pub struct RollbackArgs {
     pub events: bool,
 }
 
-/// Which runs are meant.
+/// Selects runs.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunArgs {
     /// Name of a manifest; not needed when only one has an unfinished run
@@ -192,7 +191,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns which runs are meant.
+    /// Returns the selection.
     pub fn which(&self) -> RunSelector {
         RunSelector {
             manifest: self.manifest.clone().or_else(|| self.name.clone()),

@@ -1,45 +1,42 @@
-//! The arguments of the simulator.
-//!
-//! In: arguments. Out: typed values.
-//! Never: defaults that depend on the environment.
+//! Arguments of `homestak sim`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// What can be done with the simulator.
+/// Commands of the simulator.
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Serve a simulated Proxmox VE on loopback over TLS, until interrupted
     Serve(SimServeArgs),
-    /// Start the simulator that is kept, unless it runs, and show where it is
+    /// Start the persistent simulator, unless it runs, and show its address
     Start {
-        /// Where it is kept.
+        /// Its state directory.
         #[command(flatten)]
-        place: SimPlaceArgs,
-        /// How many times faster than the wall clock time goes
+        state: SimStateArgs,
+        /// Speed of time, as a multiple of the wall clock
         #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
         speed: f64,
     },
-    /// Show whether the simulator that is kept runs, and what is in it
+    /// Show the state of the persistent simulator
     Status {
-        /// Where it is kept.
+        /// Its state directory.
         #[command(flatten)]
-        place: SimPlaceArgs,
+        state: SimStateArgs,
     },
-    /// Stop the simulator that is kept; what is in it stays
+    /// Stop the persistent simulator; its state is kept
     Stop {
-        /// Where it is kept.
+        /// Its state directory.
         #[command(flatten)]
-        place: SimPlaceArgs,
+        state: SimStateArgs,
     },
-    /// Stop the simulator that is kept and forget everything in it
+    /// Stop the persistent simulator and delete its state
     Reset {
-        /// Where it is kept.
+        /// Its state directory.
         #[command(flatten)]
-        place: SimPlaceArgs,
+        state: SimStateArgs,
     },
-    /// Replay recordings of a real Proxmox VE against the simulator, and report the agreement
+    /// Replay recordings of a real Proxmox VE against the simulator, and report differences
     Replay {
         /// Files with one exchange per line, as JSON
         #[arg(required = true)]
@@ -50,10 +47,10 @@ pub enum SimCommand {
     },
 }
 
-/// Where a simulator is kept.
+/// State directory of a simulator.
 #[derive(Debug, Clone, Default, Args)]
-pub struct SimPlaceArgs {
-    /// Directory it is kept in; `sim` in the state directory when left out
+pub struct SimStateArgs {
+    /// Directory of its state; `sim` in the state directory when omitted
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 }
@@ -61,29 +58,29 @@ pub struct SimPlaceArgs {
 /// How a simulator is served.
 #[derive(Debug, Clone, Args)]
 pub struct SimServeArgs {
-    /// Address to listen on; port 0 takes a free one. 127.0.0.1:8006 when left out, and a free
-    /// one with `--state`
+    /// Address to listen on; port 0 is any free port. Default: 127.0.0.1:8006, or a free port with
+    /// `--state`
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<std::net::SocketAddr>,
-    /// Keep it in this directory: found again by the next server
+    /// Keep the state in this directory, for the next server
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// End after so many seconds without a call and without a task
+    /// Exit after this many seconds without a request or a task
     #[arg(long, value_name = "SECONDS", requires = "state")]
     pub idle: Option<u64>,
-    /// How many hosts the cluster has
+    /// Number of hosts in the cluster
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub hosts: u32,
-    /// How many guests it starts with, stopped
+    /// Number of stopped guests to start with
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub guests: u32,
-    /// What all randomness comes from
+    /// Seed of the random number generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// How many times faster than the wall clock time goes
+    /// Speed of time, as a multiple of the wall clock
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub speed: f64,
-    /// How time goes
+    /// How time advances
     #[arg(long, value_enum, default_value_t = PaceArg::Real, conflicts_with = "speed")]
     pub pace: PaceArg,
     /// File with faults and events, a list in YAML or JSON
@@ -91,11 +88,11 @@ pub struct SimServeArgs {
     pub faults: Option<PathBuf>,
 }
 
-/// How time goes in the simulator.
+/// How time advances in the simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PaceArg {
-    /// By itself
+    /// With the clock
     Real,
-    /// Only when it is told to, with `POST /sim/step`
+    /// Only on `POST /sim/step`
     Stepped,
 }

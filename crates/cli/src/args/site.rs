@@ -4,44 +4,44 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-/// What can be done with the site.
+/// Commands on the site.
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {
-    /// Show which site is used, why, and what is in it
+    /// Show which site is used and why, and its contents
     Show,
-    /// Write the stock site into a directory, to start from
+    /// Create a site from the stock site
     Init {
         /// The directory; it must be new or empty
         directory: PathBuf,
     },
     /// Check every document of the site
     Validate,
-    /// Give the site another id: guests that carry the old one are not changed or removed any more
+    /// Change the id of the site; guests with the old id are no longer managed
     #[command(name = "new-id")]
     NewId {
-        /// Use this id, such as the one that guests carry, instead of a random one
+        /// Use this id instead of a random one
         #[arg(long, value_name = "ID")]
         id: Option<String>,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
 }
 
-/// What can be done with hosts.
+/// Commands on hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
     /// List the hosts of the site
     List,
-    /// Show what is known of a host, and what it says of itself
+    /// Show the configuration of a host and what its API reports
     Show {
         /// Name of the host
         name: String,
-        /// Do not ask the host
+        /// Do not query the host
         #[arg(long)]
         offline: bool,
     },
-    /// Show the fingerprint of a host's certificate, and record it
+    /// Show and record the fingerprint of a host's certificate
     Trust {
         /// Name of the host
         name: String,
@@ -49,25 +49,25 @@ pub enum HostCommand {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Print the commands that make the smallest role and a token
+    /// Print the commands that create a minimal role and a token
     Role {
-        /// Name of the host; its storages are named in the commands
+        /// Name of the host; the commands then name its storages
         name: Option<String>,
-        /// Version of Proxmox VE, when the host is not asked
+        /// Version of Proxmox VE
         #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(8..=9))]
         pve_version: u32,
-        /// User the token belongs to
+        /// Owner of the token
         #[arg(long, default_value = "homestak@pve")]
         user: String,
         /// Name of the token
         #[arg(long, default_value = "homestak")]
         token: String,
     },
-    /// Check that a host is ready for a manifest
+    /// Check whether a host is ready
     Preflight {
         /// Name of the host
         name: String,
-        /// Manifest that shall run there; the host alone is checked when left out
+        /// Also check for this manifest
         #[arg(short = 'M', long, value_name = "NAME")]
         manifest: Option<String>,
     },

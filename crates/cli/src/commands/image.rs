@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 
 use super::Outcome;
 use crate::args::ImageCommand;
-use crate::runtime::{asked_to_end, block_on};
+use crate::runtime::{block_on, shutdown_signal};
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
@@ -55,9 +55,9 @@ fn require_readable(settings: &Settings) -> Result<(), DriverError> {
     }
 }
 
-/// Images are built into a directory of the local host, and of nobody else.
+/// Requires that the image directory belongs to the local host.
 fn claim(settings: &Settings, names: &[String]) -> Result<(), DriverError> {
-    // Whoever may not build, or names none, is told so first.
+    // Missing permissions and unknown names are reported first.
     if !rustix::process::geteuid().is_root() || !names.iter().all(|name| Images::is_known(name)) {
         return Ok(());
     }
@@ -80,14 +80,14 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
         Ok(())
     };
     let built = block_on(async {
-        // Dropping a build ends it and removes what it had made.
+        // Dropping a build stops it and deletes its files.
         tokio::select! {
             built = building => Some(built),
-            () = asked_to_end() => None,
+            () = shutdown_signal() => None,
         }
     })?;
     let Some(built) = built else {
-        printer.say("Interrupted; what was half-built is removed.");
+        printer.say("Interrupted; incomplete images were deleted.");
         return Ok(ExitCode::from(130));
     };
     built.map_err(worded)?;

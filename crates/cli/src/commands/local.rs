@@ -41,12 +41,12 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
     report(LOCAL, &local::check(&settings.driver)?, printer)
 }
 
-/// Installs what is missing, and says what.
+/// Installs missing packages, and prints which.
 pub(super) async fn install(printer: &Printer) -> Result<(), DriverError> {
-    printer.say("Looking for what this machine lacks.");
+    printer.say("Checking for missing packages.");
     let installed = run_blocking(local::install).await?;
     if installed.is_empty() {
-        printer.say("Everything was there.");
+        printer.say("Nothing is missing.");
     } else {
         printer.say(&format!("Installed {}.", installed.join(", ")));
     }
@@ -126,25 +126,25 @@ fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
         printer.say(&format!("  {leftover}"));
     }
     if nodes.is_empty() && found.is_empty() {
-        // Also takes down what only an empty host leaves, such as lock files.
+        // Also removes what only an empty host leaves, such as lock files.
         local.clean().map_err(|error| word(&error))?;
-        printer.say("There is nothing to remove.");
+        printer.say("Nothing to remove.");
         return done(0, 0, printer);
     }
     if !nodes.is_empty() && !yes {
         let question = format!("Remove {}?", count(nodes.len(), "node"));
         match block_on(ask(&question, printer))? {
             Answer::Yes => {}
-            Answer::No => return Err(DriverError::refused("Nothing was done.")),
-            Answer::Nobody => {
+            Answer::No => return Err(DriverError::refused("Not confirmed; nothing was changed.")),
+            Answer::NoTerminal => {
                 return Err(DriverError::refused(
-                    "This removes nodes, and there is no terminal to ask at.",
+                    "This removes nodes, and there is no terminal for confirmation.",
                 )
-                .hint("homestak local clean --all --yes agrees"));
+                .hint("use homestak local clean --all --yes"));
             }
         }
     }
-    // One that cannot be removed does not keep the others.
+    // A node that cannot be removed does not prevent the removal of others.
     let mut failed = None;
     for (node, _) in &nodes {
         printer.say(&format!("Removing {}.", node.name));
@@ -171,12 +171,12 @@ fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Carries out one call of a driver outside.
+/// Executes one call of the driver outside.
 fn act(local: &Local, printer: &Printer) -> Outcome {
     let text = std::io::read_to_string(std::io::stdin())
         .map_err(|error| DriverError::failed(format!("Cannot read the call: {error}.")))?;
     let call: RemoteCall = serde_json::from_str(&text)
-        .map_err(|error| DriverError::usage(format!("This is no call: {error}.")))?;
+        .map_err(|error| DriverError::usage(format!("The call is not valid: {error}.")))?;
     let reply: RemoteReply = block_on(local.handle(call))?;
     let text = serde_json::to_string(&reply)
         .map_err(|error| DriverError::failed(format!("Cannot write the answer: {error}.")))?;

@@ -1,7 +1,4 @@
-//! One file per command.
-//!
-//! In: typed arguments. Out: results through the printer, an exit code.
-//! Never: decisions about documents; commands call `core` and show what it says.
+//! One file per command. Commands call the driver and `core`, and print the results.
 
 mod explain;
 mod host;
@@ -31,7 +28,7 @@ use homestak_driver::error::diagnostics_json;
 use homestak_driver::{Driver, DriverError, Session};
 use serde_json::Value as Json;
 
-use crate::args::{Command, OwnArgs};
+use crate::args::{AgentArgs, Command};
 use crate::settings::Settings;
 use crate::ui::Printer;
 use crate::ui::ask::{Answer, ask};
@@ -58,9 +55,9 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),
-        Command::Config(own) => Ok(own_machine(&["config"], own, printer)),
-        Command::Run(own) => Ok(own_machine(&["run"], own, printer)),
-        Command::Status(own) => Ok(own_machine(&["status"], own, printer)),
+        Command::Config(own) => Ok(run_agent(&["config"], own, printer)),
+        Command::Run(own) => Ok(run_agent(&["run"], own, printer)),
+        Command::Status(own) => Ok(run_agent(&["status"], own, printer)),
         Command::Explain { code } => explain::run(code.as_deref(), printer),
         Command::Schema { kind, out } => schema::run(kind.as_deref(), out.as_deref(), printer),
         Command::Completions { shell, names } => match (shell, names) {
@@ -72,7 +69,7 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
     }
 }
 
-/// Puts together what runs need, with the screen that shows their events.
+/// Returns a driver, and the screen that shows the events of its runs.
 fn driver(
     session: Session,
     settings: &Settings,
@@ -84,14 +81,14 @@ fn driver(
     Ok((driver, screen))
 }
 
-/// Does something to the machine the program runs on: a machine that drives others is a node too.
-fn own_machine(command: &[&str], own: OwnArgs, printer: &Printer) -> ExitCode {
+/// Runs the agent on this machine: a machine that drives others is a node too.
+fn run_agent(command: &[&str], own: AgentArgs, printer: &Printer) -> ExitCode {
     let json = printer.shape.json.then(|| OsString::from("--json-output"));
     let words = ["homestak"].iter().chain(command).map(OsString::from);
     homestak_agent::main(words.chain(json).chain(own.words))
 }
 
-/// Shows the result of a check: diagnostics, then a line or JSON. A fault makes it fail.
+/// Prints the result of a check: diagnostics, then a line or JSON. An error makes it fail.
 fn verdict(
     printer: &Printer,
     kind: &str,
@@ -112,16 +109,16 @@ fn verdict(
     Ok(ExitCode::from(u8::from(!valid)))
 }
 
-/// Asks, unless a person has agreed already.
+/// Asks for confirmation, unless `--yes` was given.
 async fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), DriverError> {
     if yes {
         return Ok(());
     }
     match ask(question, printer).await {
         Answer::Yes => Ok(()),
-        Answer::No => Err(DriverError::refused("Nothing was done.")),
-        Answer::Nobody => {
-            Err(DriverError::refused("There is no terminal to ask at.").hint("--yes agrees"))
+        Answer::No => Err(DriverError::refused("Not confirmed; nothing was changed.")),
+        Answer::NoTerminal => {
+            Err(DriverError::refused("There is no terminal for confirmation.").hint("use --yes"))
         }
     }
 }

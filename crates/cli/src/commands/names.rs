@@ -1,5 +1,4 @@
-//! Names for completions: manifests, hosts, nodes. They are asked for while somebody types, so that a
-//! fault only means that there are none.
+//! Names for completions: manifests, hosts, nodes. Errors are ignored: there are no names then.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// What the shells do with the names. Each is added to the script that is made from the command tree.
+/// Appended to the scripts that are generated from the command tree.
 const BASH: &str = r#"
 _homestak_names() {
     local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" kind=""

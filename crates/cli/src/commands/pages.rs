@@ -1,4 +1,4 @@
-//! `homestak completions` and `homestak man`: made from the command tree.
+//! `homestak completions` and `homestak man`, generated from the command tree.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -42,7 +42,7 @@ pub(super) fn run(command: ResolveCommand, settings: &Settings, printer: &Printe
         None => {
             printer.raw_json(&json);
             if !export.show_secrets {
-                printer.say("notice: values of secrets are only named; --out FILE writes them to a private file");
+                printer.say("notice: secrets are masked; --out FILE writes them to a private file");
             }
         }
     }
@@ -56,7 +56,7 @@ fn compat(export: &ExportArgs) -> Compat {
     }
 }
 
-/// Values of secrets leave only into a private file, or when asked for.
+/// Secrets are written to private files only, unless `--show-secrets` is given.
 fn reveal(export: &ExportArgs) -> SecretVisibility {
     if export.out.is_some() || export.show_secrets {
         SecretVisibility::Exposed
@@ -89,8 +89,8 @@ fn tofu_variables(
         .map(|host| host.value.as_str());
     let host = parent.or(own).or(manifest.host.as_deref());
     let host = host.ok_or_else(|| {
-        DriverError::usage("Which host? Variables for OpenTofu are made per host.")
-            .hint("add `-H HOST`")
+        DriverError::usage("No host was named: variables for OpenTofu are generated per host.")
+            .hint("use `-H HOST`")
     })?;
     let key = settings.home.join(".ssh/id_rsa").display().to_string();
     let target = TofuTarget {

@@ -37,7 +37,7 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
         return Ok(ExitCode::SUCCESS);
     };
     fs_err::create_dir_all(directory)
-        .map_err(|error| DriverError::file("make", directory, &error))?;
+        .map_err(|error| DriverError::file("create", directory, &error))?;
     let mut written = Vec::new();
     for kind in kinds {
         let path = directory.join(format!("{}.v{}.json", kind.word(), kind.version()));

@@ -1,4 +1,4 @@
-//! `homestak site`: where the site is, what is in it, what is wrong with it.
+//! `homestak site`: shows, creates and checks the site.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -185,7 +185,7 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         shown,
         documents.join(", "),
         settings.driver.state.display(),
-        table::render(&["looked at", "outcome", "path"], rows),
+        table::render(&["search path", "result", "path"], rows),
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -193,8 +193,8 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
 fn outcome(look: &SearchedPath) -> &'static str {
     match look.outcome {
         SearchOutcome::NotSet => "not set",
-        SearchOutcome::Missing => "not there",
-        SearchOutcome::Empty => "nothing of a site in it",
+        SearchOutcome::Missing => "does not exist",
+        SearchOutcome::Empty => "not a site",
         SearchOutcome::Used => "used",
     }
 }

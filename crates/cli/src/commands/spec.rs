@@ -10,7 +10,7 @@ use homestak_driver::{DriverError, Session, require_sound};
 use serde_json::json;
 
 use super::manifest::show::{origin_rows, origins_json, reveal};
-use super::{Outcome, own_machine, verdict};
+use super::{Outcome, run_agent, verdict};
 use crate::args::SpecCommand;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
@@ -27,7 +27,7 @@ pub(super) fn run(command: SpecCommand, settings: &Settings, printer: &Printer) 
         } => show(&open()?, &name, origin, show_secrets, printer),
         SpecCommand::Validate { specs } => validate(open()?, &specs, printer),
         SpecCommand::Diff(which) => super::manifest::diff(&which, settings, printer),
-        SpecCommand::Get(own) => Ok(own_machine(&["spec", "get"], own, printer)),
+        SpecCommand::Get(own) => Ok(run_agent(&["spec", "get"], own, printer)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `homestak state`: what the state directory knows, restored from the hosts.
+//! `homestak state`: restores the state directory from the hosts.
 
 use std::process::ExitCode;
 
@@ -101,7 +101,7 @@ fn show(
         printer.say(&format!("notice: {notice}"));
     }
     for (host, why) in &summary.lost {
-        printer.say(&format!("error: {host} could not be asked: {why}"));
+        printer.say(&format!("error: {host} could not be queried: {why}"));
     }
     if !locked.is_empty() {
         printer
@@ -120,7 +120,7 @@ fn show(
     };
     let known = count(before, "node");
     printer.say(&format!(
-        "{} {verb}; {known} known before.",
+        "{} {verb}; {known} already recorded.",
         count(summary.restored.len(), "node")
     ));
     Ok(ExitCode::from(code))

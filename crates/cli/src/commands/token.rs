@@ -1,4 +1,4 @@
-//! `homestak token`: mint, look inside, verify.
+//! `homestak token`: creates, shows and verifies provisioning tokens.
 
 use std::process::ExitCode;
 
@@ -76,13 +76,13 @@ fn key(session: &Session, printer: &Printer) -> Result<SigningKey, DriverError> 
     {
         require_sound(printer, &secrets.diagnostics, &session.catalog.sources)?;
         return Err(DriverError::failed(
-            "The secrets could not be opened, and the signing key is in them.",
+            "The signing key could not be read: the secrets cannot be opened.",
         )
-        .hint("homestak secrets check tells why"));
+        .hint("homestak secrets check shows why"));
     }
     let missing = || {
         DriverError::failed("The site has no signing key.").hint(
-            "put 64 hexadecimal digits under `auth.signing_key` in secrets.yaml; `openssl rand -hex 32` makes them",
+            "put 64 hexadecimal digits under `auth.signing_key` in secrets.yaml; `openssl rand -hex 32` generates them",
         )
     };
     let key = signing_key(&session.catalog).ok_or_else(missing)?;

@@ -1,7 +1,4 @@
-//! Questions to a person, asked off the runtime so that whatever else goes on does so.
-//!
-//! In: a question. Out: the answer; nobody there is an answer of its own.
-//! Never: a yes that nobody said.
+//! Asks for confirmation on the terminal, without blocking the runtime.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
@@ -9,21 +6,21 @@ use homestak_api::runtime::off;
 
 use super::Printer;
 
-/// What came of a question.
+/// The answer to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Yes.
     Yes,
     /// Anything else.
     No,
-    /// There is no terminal to ask at.
-    Nobody,
+    /// There is no terminal.
+    NoTerminal,
 }
 
-/// Asks a person. Only `y` and `yes` are a yes.
+/// Asks a question. Only `y` and `yes` confirm it.
 pub(crate) async fn ask(question: &str, printer: &Printer) -> Answer {
     if !std::io::stdin().is_terminal() {
-        return Answer::Nobody;
+        return Answer::NoTerminal;
     }
     printer.say(&format!("{question} [y/N]"));
     // Cancel safety: a line that nobody waits for any more is lost.

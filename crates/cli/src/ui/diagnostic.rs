@@ -1,7 +1,6 @@
-//! A diagnostic with the source line and the place marked.
+//! Renders a diagnostic with its source line, marked at the location.
 //!
-//! In: a diagnostic and the sources. Out: text with colour; the printer strips it if unwanted.
-//! Never: a line of a source that holds secrets.
+//! Lines of files that hold secrets are never shown.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Names before the lines of many nodes; colour alone does not tell them apart.
+//! Labels of output lines from several nodes; readable without colour.
 
 use owo_colors::{AnsiColors, OwoColorize as _};
 
@@ -11,7 +11,7 @@ const COLORS: [AnsiColors; 5] = [
     AnsiColors::Blue,
 ];
 
-/// Returns what stands before the lines of a node.
+/// Returns the label of a node's lines.
 pub(crate) fn of_node(label: &str, nth: usize, width: usize) -> String {
     let name = format!("{label:width$} |");
     format!("{} ", name.color(COLORS[nth % COLORS.len()]))

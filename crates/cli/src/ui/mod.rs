@@ -1,6 +1,6 @@
-//! The only way to the terminal: stdout for data, stderr for talk, colour only where it is wanted.
+//! Output: data on stdout, messages on stderr, colour on terminals only.
 //!
-//! Whatever is printed on a terminal, it obeys nothing but our own colours.
+//! Control characters in data are escaped on a terminal, except for our own colours.
 
 pub(crate) mod ask;
 pub(crate) mod diagnostic;
@@ -25,8 +25,8 @@ use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
 use crate::args::{Cli, GlobalArgs};
+use crate::legacy;
 use crate::settings::variable;
-use crate::words;
 
 /// How output looks.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub struct Shape {
     pub json: bool,
     /// Whether stdout and stderr may have colour; each also needs a terminal behind it.
     pub color: ColorChoice,
-    /// How much is said.
+    /// How often `-v` was given.
     pub verbose: u8,
 }
 
@@ -55,7 +55,7 @@ impl Shape {
         }
     }
 
-    /// Makes the shape for errors that come before arguments are parsed.
+    /// Returns the style for errors before arguments are parsed.
     pub fn guess() -> Self {
         Self::new(&GlobalArgs {
             json_output: std::env::args_os().any(|word| word == "--json-output"),
@@ -65,7 +65,7 @@ impl Shape {
     }
 }
 
-/// Prints results and talk.
+/// Prints results and messages.
 pub(crate) struct Printer {
     /// How output looks.
     pub(crate) shape: Shape,
@@ -77,7 +77,7 @@ impl Printer {
         Self { shape }
     }
 
-    /// Prints data on stdout. A reader that has gone away is no error.
+    /// Prints data on stdout. A closed pipe is not an error.
     pub(crate) fn data(&self, text: &str) {
         let terminal = std::io::stdout().is_terminal();
         let mut out = anstream::AutoStream::new(std::io::stdout(), self.color(terminal));
@@ -146,7 +146,7 @@ impl Printer {
         _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
-    /// Says something on stderr.
+    /// Prints a message on stderr.
     pub(crate) fn say(&self, text: &str) {
         let color = self.color(std::io::stderr().is_terminal());
         // Locked for the whole line: log lines of other threads come before or after it.
@@ -154,7 +154,7 @@ impl Printer {
         _ = writeln!(out, "{}", escape_but_style(text));
     }
 
-    /// Says what to do next.
+    /// Prints a hint.
     pub(crate) fn hint(&self, hint: &str) {
         self.say(&format!("\n{} {hint}", "hint:".cyan().bold()));
     }
@@ -182,7 +182,7 @@ impl Printer {
         let more = faults.dropped();
         let errors = faults.errors();
         if errors > 0 {
-            let mut line = count(errors, "fault");
+            let mut line = count(errors, "error");
             let notices = (sorted.len() + more).saturating_sub(errors);
             if notices > 0 {
                 line = format!("{line} and {}", count(notices, "notice"));
@@ -263,20 +263,20 @@ pub(crate) fn print_help() {
     _ = Cli::command().print_help();
 }
 
-/// Prints what the argument parser has to say: help and version are data, the rest is talk.
+/// Prints a result of the argument parser: help and version on stdout, errors on stderr.
 pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     if error.kind() == clap::error::ErrorKind::InvalidSubcommand
-        && let Some((verb, command)) = words::verb(arguments)
+        && let Some((verb, command)) = legacy::verb(arguments)
     {
         let message = format!(
-            "This version has no `homestak {command}` yet (`{verb}` is another spelling of it)."
+            "This version has no `homestak {command}` yet (`{verb}` is an earlier spelling of it)."
         );
         let hint =
             "homestak manifest validate and homestak manifest show work on the same manifest";
         return Printer::new(Shape::guess()).fail(&DriverError::usage(message).hint(hint));
     }
     if error.use_stderr()
-        && let Some((message, hint)) = words::gone(arguments)
+        && let Some((message, hint)) = legacy::removed(arguments)
     {
         return Printer::new(Shape::guess()).fail(&DriverError::usage(message).hint(hint));
     }

@@ -1,7 +1,6 @@
-//! A plan for a person: a tree with a mark per action, reasons, and one line that counts.
+//! Renders a plan as a tree with a mark for each action, reasons, and a summary.
 //!
-//! In: a plan. Out: text with colour; the printer strips it if unwanted.
-//! Never: colour that carries meaning alone; the marks say it too.
+//! Colour never carries meaning alone.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use super::count;
 /// something or could cut the node off.
 const SHOWN: usize = 12;
 
-/// Renders a plan. With `more`, everything that is left alone is listed too.
+/// Renders a plan. With `more`, unchanged guests are listed too.
 pub(crate) fn render(plan: &Plan, more: bool) -> String {
     let on = match plan.hosts.is_empty() {
         true => String::new(),
@@ -35,7 +34,7 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
             NodeLocation::Inside(_) | NodeLocation::Host(_) => roots.push(node),
         }
     }
-    // By hand instead of by recursion: manifests may be as deep as they like.
+    // Iterative: manifests may be nested deeply.
     let mut open: Vec<(&NodePlan, usize)> = roots.into_iter().rev().map(|node| (node, 0)).collect();
     while let Some((node, level)) = open.pop() {
         text += &line(plan, node, level, more);
@@ -111,7 +110,7 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
             ("~".yellow().to_string(), what)
         }
         Action::Keep if node.is_untagged() => (" ".to_owned(), still(plan, node)),
-        Action::Keep => (" ".to_owned(), format!("left alone: {}", id(node))),
+        Action::Keep => (" ".to_owned(), format!("unchanged: {}", id(node))),
     };
     let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());
     let said = match (node.action, plan.verb) {
@@ -129,7 +128,7 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
     text
 }
 
-/// Says what a node becomes inside: its spec, or line by line what differs.
+/// Renders the changes inside a node: its spec, or its differences.
 fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
     let Some(config) = &node.config else {
         return String::new();
@@ -138,7 +137,7 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
         return match node.action {
             Action::Nothing => String::new(),
             Action::Create | Action::Replace => format!(
-                "{indent}    then becomes what its spec `{}` says\n",
+                "{indent}    then configured by its spec `{}`\n",
                 config.spec
             ),
             Action::Start
@@ -153,7 +152,7 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
                     format!("{indent}    {} {hint}\n", "hint:".cyan().bold())
                 });
                 format!(
-                    "{indent}    then becomes what its spec `{}` says; what that changes inside could not be seen\n{hint}",
+                    "{indent}    then configured by its spec `{}`; the changes inside could not be determined\n{hint}",
                     config.spec
                 )
             }
@@ -190,17 +189,19 @@ fn still(plan: &Plan, node: &NodePlan) -> String {
         (Some(found), Some(parent)) => {
             format!("{} is destroyed with `{parent}`", guest(found))
         }
-        (None, Some(parent)) => format!("is not known; what is in `{parent}` is destroyed with it"),
+        (None, Some(parent)) => {
+            format!("no record; everything inside `{parent}` is destroyed with it")
+        }
         (Some(found), None) if found.power == PowerState::Unknown => {
-            format!("{}: whether it runs is unknown", guest(found))
+            format!("{}: power state unknown", guest(found))
         }
         (Some(found), None) if differs || !node.reasons.is_empty() => {
-            format!("{} stays as it is", guest(found))
+            format!("{} is unchanged", guest(found))
         }
-        (Some(found), None) => format!("{} is as it should be", guest(found)),
-        (None, None) if node.is_untagged() => "has no guest of its own any more".to_owned(),
-        (None, None) if is_refused(plan, node) => "is refused, see below".to_owned(),
-        (None, None) => "is not there".to_owned(),
+        (Some(found), None) => format!("{} is up to date", guest(found)),
+        (None, None) if node.is_untagged() => "no longer has a guest of its own".to_owned(),
+        (None, None) if is_refused(plan, node) => "refused, see below".to_owned(),
+        (None, None) => "does not exist".to_owned(),
     }
 }
 
@@ -215,7 +216,7 @@ fn goes_with<'p>(plan: &'p Plan, node: &'p NodePlan) -> Option<&'p str> {
         NodeLocation::Inside(parent) => plan.node(parent),
         NodeLocation::Host(_) => None,
     };
-    // A plan that was written by hand may have a cycle in it.
+    // A plan file that was edited may have a cycle.
     let above = std::iter::successors(parent(&node), parent).take(plan.nodes.len());
     let mut goes = above.filter(|node| node.action == Action::Destroy);
     goes.next().map(|node| node.name.as_str())

@@ -1,7 +1,6 @@
-//! What happens, while it happens: a live tree on a terminal, lines elsewhere, JSON when asked.
+//! Progress of a run: a live tree on a terminal, lines elsewhere, JSON with `--events`.
 //!
-//! In: events. Out: stderr for a person, stdout for `--events`.
-//! Never: more lines than the terminal has; more than ten pictures a second.
+//! The tree never has more lines than the terminal, and is drawn at most ten times a second.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -20,16 +19,16 @@ use owo_colors::OwoColorize as _;
 use super::plan::duration;
 use super::{Printer, Shape};
 
-/// Time between two pictures.
+/// Minimum time between two drawings of the tree.
 const BETWEEN: SignedDuration = SignedDuration::from_millis(100);
 
-/// How long something is waited for until a line says so.
+/// How long a wait lasts until a line reports it.
 const LONG: SignedDuration = SignedDuration::from_secs(2);
 
 /// Time between two lines about an image.
 const BETWEEN_LINES: SignedDuration = SignedDuration::from_secs(5);
 
-/// Shows what happens.
+/// Shows the progress of a run.
 pub(crate) struct Screen {
     printer: Printer,
     live: bool,
@@ -44,12 +43,12 @@ struct Now {
     report: RunReport,
     begun: Option<Timestamp>,
     last: Option<Timestamp>,
-    /// When it was last said how far an image is.
+    /// When the progress of an image was last printed.
     said: Option<Timestamp>,
     waits: Waits,
 }
 
-/// What each node waits for, since when, and whether a line has said so.
+/// What each node waits for, since when, and whether that was printed.
 #[derive(Default)]
 struct Waits(BTreeMap<Subject, (String, Timestamp, bool)>);
 
@@ -80,7 +79,7 @@ impl Waits {
         for (subject, (what, since, said)) in &mut self.0 {
             if !*said && at.duration_since(*since) >= LONG {
                 *said = true;
-                lines.push(format!("{subject}: waits for {what}"));
+                lines.push(format!("{subject}: waiting for {what}"));
             }
         }
         lines
@@ -114,7 +113,7 @@ impl Screen {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins with a run_report, of a plan or of a run that goes on.
+    /// Begins with a run_report, of a plan or of a resumed run.
     pub(crate) fn begin(&self, run_report: RunReport) {
         *self.now() = Now {
             report: run_report,
@@ -132,7 +131,7 @@ impl Screen {
         self.now().report.clone()
     }
 
-    /// Draws anew, because time goes on.
+    /// Redraws, so that elapsed times advance.
     pub(crate) fn tick(&self, at: Timestamp) {
         let mut now = self.now();
         if self.live {
@@ -144,7 +143,7 @@ impl Screen {
         }
     }
 
-    /// Prints a line with the time of the run before it.
+    /// Prints a line with the elapsed time.
     fn line(&self, now: &Now, at: Timestamp, text: &str) {
         let passed = now
             .begun
@@ -153,14 +152,14 @@ impl Screen {
         self.printer.say(&format!("{} {text}", stamp.dimmed()));
     }
 
-    /// Says something between the pictures.
+    /// Prints a message above the tree.
     pub(crate) fn note(&self, printer: &Printer, text: &str) {
         let _now = self.now();
         erase();
         printer.say(text);
     }
 
-    /// Takes the picture away; a table follows.
+    /// Erases the tree; a table follows.
     pub(crate) fn finish(&self) {
         let _now = self.now();
         erase();
@@ -177,7 +176,7 @@ impl Screen {
         now.last = Some(at);
         let size = terminal_size::terminal_size_of(std::io::stderr());
         let (width, height) = size.map_or((80, 24), |(width, height)| (width.0, height.0));
-        let lines = picture(now, at, usize::from(height).saturating_sub(2).max(1));
+        let lines = tree_lines(now, at, usize::from(height).saturating_sub(2).max(1));
         let color = self.printer.shape.color != ColorChoice::Never;
         let mut text = String::new();
         let mut out = std::io::stderr().lock();
@@ -194,13 +193,13 @@ impl Screen {
             text += &if color { paint(*status, &cut) } else { cut };
             text.push('\n');
         }
-        // A smaller picture than the last leaves nothing of it.
+        // Erases what is left of a larger tree.
         text += "\x1b[0J";
         _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }
 
-/// Erases the picture. The caller holds the lock of the screen.
+/// Erases the tree. The caller holds the lock of the screen.
 fn erase() {
     let mut out = std::io::stderr().lock();
     let drawn = LIVE_LINES.swap(0, Ordering::Relaxed);
@@ -260,14 +259,14 @@ impl Screen {
                 None => more = true,
             }
         }
-        if let Some(text) = words(&event.kind, more) {
+        if let Some(text) = event_line(&event.kind, more) {
             self.line(now, event.at, &text);
         }
     }
 }
 
-/// Says an event in a line; none for what a person need not read.
-fn words(what: &EventKind, more: bool) -> Option<String> {
+/// Returns the line of an event; none for events that are not printed.
+fn event_line(what: &EventKind, more: bool) -> Option<String> {
     Some(match what {
         EventKind::RunStarted { .. } | EventKind::RunEnded { .. } => return None,
         EventKind::StepStarted {
@@ -275,7 +274,7 @@ fn words(what: &EventKind, more: bool) -> Option<String> {
             step,
             undo,
         } if *undo && leaves_something(*step) => {
-            format!("{subject}: undoing `{}`", step.word())
+            format!("{subject}: reverting `{}`", step.word())
         }
         EventKind::StepStarted { undo: true, .. } => return None,
         EventKind::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
@@ -286,7 +285,7 @@ fn words(what: &EventKind, more: bool) -> Option<String> {
         } => {
             format!("{subject}: {what}")
         }
-        EventKind::Waiting { subject, what } => format!("{subject}: waits for {what}"),
+        EventKind::Waiting { subject, what } => format!("{subject}: waiting for {what}"),
         EventKind::Doing { subject, what } => format!("{subject}: {what}"),
         EventKind::Warning {
             subject: Subject::Run,
@@ -304,7 +303,7 @@ fn words(what: &EventKind, more: bool) -> Option<String> {
             address,
         } => {
             let what = match (undo, changed) {
-                (true, true) => format!("undone `{}`", step.word()),
+                (true, true) => format!("reverted `{}`", step.word()),
                 (true, false) => return None,
                 (false, _) => done(*step).to_owned(),
             };
@@ -318,11 +317,11 @@ fn words(what: &EventKind, more: bool) -> Option<String> {
         EventKind::StepFailed {
             subject, trouble, ..
         } => format!("{subject}: failed: {}", trouble.message),
-        EventKind::RollbackStarted => "what this run did is undone".to_owned(),
+        EventKind::RollbackStarted => "rolling back".to_owned(),
     })
 }
 
-/// Tells whether there is anything to undo of a step.
+/// Tells whether a step leaves something to revert.
 fn leaves_something(step: StepKind) -> bool {
     match step {
         StepKind::Create | StepKind::Start | StepKind::Reshape | StepKind::Stop => true,
@@ -338,22 +337,22 @@ fn leaves_something(step: StepKind) -> bool {
 
 fn done(step: StepKind) -> &'static str {
     match step {
-        StepKind::Image => "is there",
+        StepKind::Image => "available",
         StepKind::Create => "created",
         StepKind::Start => "started",
-        StepKind::Ready => "reached",
+        StepKind::Ready => "reachable",
         StepKind::Discard => "first-boot data removed",
-        StepKind::Configure => "is as its spec says",
+        StepKind::Configure => "configured",
         StepKind::Reshape => "CPUs and memory changed",
         StepKind::Grow => "disk grown",
         StepKind::Stop => "stopped",
         StepKind::Destroy => "destroyed",
-        StepKind::Reidentify => "has an identity of this site",
+        StepKind::Reidentify => "assigned to this site",
     }
 }
 
-/// Renders the lines of the live picture: the tree, or what moves in it when it is too big.
-fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(RowStatus, String)> {
+/// Renders the lines of the tree, or only its active nodes when it is too large.
+fn tree_lines(now: &Now, at: Timestamp, room: usize) -> Vec<(RowStatus, String)> {
     let run_report = &now.report;
     let images = run_report.images.iter().filter(|row| row.now.is_some());
     let rows: Vec<&ReportRow> = images.chain(&run_report.nodes).collect();
@@ -395,7 +394,7 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(RowStatus, String)> {
         .begun
         .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
     let undoing = if run_report.rolling_back {
-        ", undoing"
+        ", rolling back"
     } else {
         ""
     };
@@ -438,7 +437,7 @@ fn state(row: &ReportRow, at: Timestamp) -> String {
     };
     let passed = duration(at.duration_since(now.since).as_secs_f64());
     let doing = if now.undo {
-        format!("undoing `{}`", now.step.word())
+        format!("reverting `{}`", now.step.word())
     } else {
         now.step.doing().to_owned()
     };
@@ -485,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_said_once_after_two_seconds_and_not_when_it_is_over() {
+    fn a_wait_is_printed_once_after_two_seconds_and_not_when_it_is_over() {
         let mut waits = Waits::default();
         waits.hear(&event(0, waiting("its SSH")));
         assert!(waits.long(at(1)).is_empty(), "not yet");

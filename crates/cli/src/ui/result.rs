@@ -1,7 +1,4 @@
-//! What came of a run: a table, JSON, and what went wrong with the way on.
-//!
-//! In: a [`RunReport`]. Out: text and JSON.
-//! Never: another source of facts than the run_report.
+//! Renders the result of a run: a table, JSON, errors, and the next command.
 
 use homestak_core::plan::StepKind;
 use homestak_driver::runs::{ReportRow, RowStatus, RunOutcome, RunReport, StepError};
@@ -10,9 +7,9 @@ use serde_json::{Value as Json, json};
 
 use super::{Printer, table};
 
-/// Renders the table of a run: a row for each node, a column for each phase that was gone through.
+/// Renders the table of a run: a row for each node, a column for each phase.
 pub(crate) fn render(run_report: &RunReport) -> String {
-    // An image that was there already is nothing to tell.
+    // Images that existed already are left out.
     let told = |row: &&ReportRow| row.changed || row.error.is_some();
     let images = run_report.images.iter().filter(told);
     let rows: Vec<&ReportRow> = images.chain(&run_report.nodes).collect();
@@ -47,17 +44,17 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// Names a phase as a person would.
+/// Returns the table heading of a phase.
 pub(crate) fn heading(kind: StepKind) -> &'static str {
     match kind {
         StepKind::Ready => "boot",
-        StepKind::Discard => "tidy",
+        StepKind::Discard => "cleanup",
+        StepKind::Reshape => "resize",
+        StepKind::Grow => "disk",
         StepKind::Configure => "config",
         StepKind::Image
         | StepKind::Create
         | StepKind::Start
-        | StepKind::Reshape
-        | StepKind::Grow
         | StepKind::Stop
         | StepKind::Destroy
         | StepKind::Reidentify => kind.word(),
@@ -101,7 +98,7 @@ pub(crate) fn images_json(run_report: &RunReport) -> Json {
     told.map(image).collect::<Vec<_>>().into()
 }
 
-/// Turns what came of a run into JSON.
+/// Turns the result of a run into JSON.
 pub(crate) fn json(verb: &str, run_report: &RunReport, success: bool) -> Json {
     let (ending, seconds) = match run_report.ended {
         Some((ending, seconds)) => (Json::from(ending.word()), seconds),
@@ -118,12 +115,12 @@ pub(crate) fn json(verb: &str, run_report: &RunReport, success: bool) -> Json {
     })
 }
 
-/// Rounds seconds to what anyone can use.
+/// Rounds seconds to milliseconds.
 pub(crate) fn rounded(seconds: f64) -> Json {
     ((seconds * 1000.0).round() / 1000.0).into()
 }
 
-/// Says everything that went wrong: what, where, why, and what can be done.
+/// Prints all errors of a run, with log lines and hints.
 pub(crate) fn troubles(run_report: &RunReport, printer: &Printer) {
     for (row, trouble) in run_report.errors() {
         for line in lines(&row.name, trouble) {
@@ -145,7 +142,7 @@ fn lines(name: &str, trouble: &StepError) -> Vec<String> {
     lines
 }
 
-/// Says how a run ended, and the way on: rolling it back only when that would undo anything.
+/// Prints how a run ended, and the next command; rollback only if it would revert anything.
 pub(crate) fn ending(
     ending: RunOutcome,
     run_report: &RunReport,
@@ -170,42 +167,40 @@ fn next_steps(
 ) -> (String, String) {
     let with = format!("-M {manifest} -H {host}");
     let undo = match undoable {
-        true => format!("; homestak manifest rollback {with} undoes this run"),
+        true => format!("; homestak manifest rollback {with} reverts this run"),
         false => String::new(),
     };
     let (text, hint) = match ending {
         RunOutcome::Done => ("", String::new()),
         RunOutcome::Failed if is_partial(run_report) => (
-            "Done, except for what was refused.",
-            format!("homestak manifest apply {with} tries that again"),
+            "Completed, except for what was refused.",
+            format!("homestak manifest apply {with} retries that"),
         ),
         RunOutcome::Failed if run_report.errors().any(|(_, one)| one.needs_new_plan()) => (
-            "Failed; what is there stays.",
-            format!(
-                "homestak manifest apply {with} makes a new plan and continues from what is there{undo}"
-            ),
+            "Failed; what was created is kept.",
+            format!("homestak manifest apply {with} creates a new plan and continues{undo}"),
         ),
         RunOutcome::Failed => (
-            "Failed; what is there stays.",
-            format!("homestak manifest resume {with} goes on from here{undo}"),
+            "Failed; what was created is kept.",
+            format!("homestak manifest resume {with} continues this run{undo}"),
         ),
         RunOutcome::Stopped => (
-            "Stopped half-way; nothing new was begun.",
-            format!("homestak manifest resume {with} goes on from here"),
+            "Stopped before it was complete.",
+            format!("homestak manifest resume {with} continues this run"),
         ),
         RunOutcome::RolledBack => return (undone(run_report), String::new()),
         RunOutcome::Stuck => (
-            "Stuck: something could not be undone, and a person is needed.",
+            "Rollback failed: something could not be reverted, and manual intervention is needed.",
             format!(
-                "mend it by hand, then homestak manifest resume {with} --from NODE takes it as settled"
+                "repair it manually, then run homestak manifest resume {with} --mark-resolved NODE"
             ),
         ),
-        RunOutcome::Superseded => ("A later run took over.", String::new()),
+        RunOutcome::Superseded => ("Superseded by a later run.", String::new()),
     };
     (text.to_owned(), hint)
 }
 
-/// Says how far a run was undone.
+/// Returns how far a run was reverted.
 fn undone(run_report: &RunReport) -> String {
     let named = |any: &[RowStatus]| {
         let rows = run_report.nodes.iter();
@@ -218,17 +213,17 @@ fn undone(run_report: &RunReport) -> String {
         named(&[RowStatus::Stuck, RowStatus::Settled]),
     );
     let mut text = match (kept.is_empty(), settled.is_empty()) {
-        (true, true) => return "Everything this run did is undone.".to_owned(),
-        (false, true) => "Undone.".to_owned(),
-        (_, false) => format!("Undone, except for what was taken as settled: {settled}"),
+        (true, true) => return "All changes of this run are reverted.".to_owned(),
+        (false, true) => "Reverted.".to_owned(),
+        (_, false) => format!("Reverted, except for what was marked as resolved: {settled}"),
     };
     if !kept.is_empty() {
-        text += &format!("\nGuests that do not carry the mark of this run stay: {kept}");
+        text += &format!("\nGuests that were not created by this run are kept: {kept}");
     }
     text
 }
 
-/// Tells whether nothing went wrong but that parts were refused.
+/// Tells whether the only errors are refused parts.
 fn is_partial(run_report: &RunReport) -> bool {
     let mut troubles = run_report.errors().peekable();
     troubles.peek().is_some() && troubles.all(|(_, one)| one.is_partial())
@@ -254,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_in_which_parts_were_refused_is_said_to_be_done_but_for_them() {
+    fn a_run_with_refused_parts_is_reported_as_completed_except_for_them() {
         let mut run_report = RunReport::default();
         let fail = |run_report: &mut RunReport, node: &str, class: ErrorClass| {
             run_report.apply(&Event {
@@ -278,11 +273,11 @@ mod tests {
         fail(&mut run_report, "a", ErrorClass::Partly);
         let names = ("m", "father");
         let (text, hint) = next_steps(RunOutcome::Failed, &run_report, names, true);
-        assert_eq!(text, "Done, except for what was refused.");
+        assert_eq!(text, "Completed, except for what was refused.");
         // The spec may have to be corrected, which takes a new plan.
         assert!(hint.contains("manifest apply -M m -H father"), "{hint}");
         fail(&mut run_report, "b", ErrorClass::Refused);
         let (text, _) = next_steps(RunOutcome::Failed, &run_report, names, true);
-        assert_eq!(text, "Failed; what is there stays.");
+        assert_eq!(text, "Failed; what was created is kept.");
     }
 }

@@ -1,7 +1,4 @@
-//! Tables for the terminal.
-//!
-//! In: headings and rows. Out: aligned text without borders.
-//! Never: colour that carries meaning alone.
+//! Tables for the terminal: aligned text without borders.
 
 /// Renders a table; columns are as wide as their widest cell, two spaces apart.
 pub(crate) fn render(headings: &[&str], rows: Vec<Vec<String>>) -> String {

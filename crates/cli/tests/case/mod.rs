@@ -1,8 +1,7 @@
-//! Runs one case: lays a site, applies the case's files, runs the program, compares the output.
+//! Runs one `.case` file (see [`Case::parse`]): creates a site, runs the program, and compares exit
+//! code and output with the `.out` file.
 //!
-//! In: a `.case` file (see [`Case::parse`]). Out: the snapshot beside it, `.out`, holds exit code
-//! and everything printed.
-//! Never: the site, the environment or the home directory of whoever runs the tests.
+//! The environment and the home directory of the caller are not used.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};

@@ -119,7 +119,7 @@ fn rolling_back_names_the_guest_that_keeps_a_hypervisor_and_removes_the_rest() {
     sim.tenant();
     let dry = sim.run("manifest rollback -M u -H sim --dry-run");
     assert!(
-        dry.out.contains("cannot be undone: hyper: guests in it that this run does not delete would be destroyed with it: 99001 (tenant)"),
+        dry.out.contains("cannot be reverted: hyper: guests in it that this run does not delete would be destroyed with it: 99001 (tenant)"),
         "{}",
         dry.out
     );

@@ -122,7 +122,7 @@ fn sealing_for_others_alone_warns_that_it_cannot_be_opened_here() {
     let recipient = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
     let run = world.on_site(&["secrets", "encrypt", "-r", recipient]);
     assert!(
-        run.err.contains("none of your keys opens it"),
+        run.err.contains("none of your keys can open it"),
         "{}",
         run.err
     );

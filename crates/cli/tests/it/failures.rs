@@ -66,7 +66,7 @@ fn what_a_failure_leaves_depends_on_what_was_asked() {
     let back = father.run(&[&apply[..], &["--on-error", "rollback"]].concat());
     assert_eq!(back.code, 1);
     assert!(
-        back.err.contains("Everything this run did is undone."),
+        back.err.contains("All changes of this run are reverted."),
         "{}",
         back.err
     );
@@ -130,7 +130,11 @@ fn stuck() -> Father {
 fn what_could_not_be_undone_is_undone_once_the_cause_is_fixed() {
     let father = stuck();
     let status = father.run(&["manifest", "status"]);
-    assert!(status.err.contains("is stuck"), "{}", status.err);
+    assert!(
+        status.err.contains("could not be rolled back"),
+        "{}",
+        status.err
+    );
     father.pve.clear_faults();
     let resumed = father.run(&["manifest", "resume"]);
     assert_eq!(resumed.code, 1, "it was undone, not done: {}", resumed.err);
@@ -141,15 +145,15 @@ fn what_could_not_be_undone_is_undone_once_the_cause_is_fixed() {
 #[test]
 fn what_could_not_be_undone_can_be_marked_as_resolved() {
     let father = stuck();
-    let unknown = father.run(&["manifest", "resume", "--from", "worker-9"]);
+    let unknown = father.run(&["manifest", "resume", "--mark-resolved", "worker-9"]);
     assert_eq!(unknown.code, 1);
     assert!(
         unknown.err.contains("did you mean `worker-1`?"),
         "{}",
         unknown.err
     );
-    let settled = father.run(&["manifest", "resume", "--from", "worker-1"]);
-    let said = "Undone, except for what was taken as settled: `worker-1`";
+    let settled = father.run(&["manifest", "resume", "--mark-resolved", "worker-1"]);
+    let said = "Reverted, except for what was marked as resolved: `worker-1`";
     assert!(settled.err.contains(said), "{}", settled.err);
     assert_eq!(
         father.guests(),

@@ -155,3 +155,13 @@ fn a_reader_that_goes_away_is_no_error() {
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
+
+#[test]
+fn an_earlier_spelling_of_a_flag_works_with_a_notice() {
+    let world = World::new();
+    let run = world.on_site(&["manifest", "resume", "n1-push", "--from", "edge"]);
+    let notice = "notice: `--from` is now `--mark-resolved`";
+    assert!(run.err.contains(notice), "{}", run.err);
+    let help = world.run(&["manifest", "resume", "--help"]).good();
+    assert!(help.contains("--mark-resolved") && !help.contains("--from"));
+}

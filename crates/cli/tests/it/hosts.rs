@@ -114,7 +114,7 @@ fn a_trusted_host_says_what_it_is_and_its_document_keeps_its_comments() {
     );
     assert_eq!(json["says"]["hosts"][0]["name"], "pve1");
     let again = world.on_site(&["host", "trust", "lab"]);
-    assert!(again.err.contains("recorded already"), "{}", again.err);
+    assert!(again.err.contains("Already recorded"), "{}", again.err);
 }
 
 #[test]
@@ -200,10 +200,10 @@ fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
         "{}",
         nine.out
     );
-    assert!(!nine.err.contains("only that for version 9"));
+    assert!(!nine.err.contains("only those for version 9"));
     let eight = world.on_site(&["host", "role", "--pve-version", "8"]);
     assert!(
-        eight.out.contains("VM.Monitor") && eight.err.contains("only that for version 9"),
+        eight.out.contains("VM.Monitor") && eight.err.contains("only those for version 9"),
         "{}",
         eight.out
     );

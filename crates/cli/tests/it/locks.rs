@@ -42,7 +42,7 @@ fn what_nobody_holds_is_not_unlocked_and_a_run_that_was_killed_holds_nothing() {
     running.end();
     let unlocked = father.run(&UNLOCK);
     assert!(
-        unlocked.err.contains("which does not run any more"),
+        unlocked.err.contains("which no longer runs"),
         "{}",
         unlocked.err
     );
@@ -103,7 +103,7 @@ fn a_run_that_was_stopped_and_is_unlocked_does_nothing_more_when_it_goes_on() {
     let nobody = father.run(&UNLOCK);
     assert_eq!(nobody.code, 3, "{}", nobody.err);
     assert!(
-        nobody.err.contains("Its last heartbeat was at ") && nobody.err.contains("--yes agrees"),
+        nobody.err.contains("Its last heartbeat was at ") && nobody.err.contains("use --yes"),
         "{}",
         nobody.err
     );
@@ -158,7 +158,7 @@ fn runs_are_listed_a_page_at_a_time() {
     assert_eq!(numbers(&["--before", "1"]), (vec![], false));
     let first = father.run(&["manifest", "history", "--limit", "1"]);
     assert!(
-        first.err.contains("There are older runs: --before 3"),
+        first.err.contains("Use --before 3 to list older runs"),
         "{}",
         first.err
     );

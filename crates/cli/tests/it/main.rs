@@ -21,6 +21,7 @@ mod hosts;
 mod images;
 mod kept;
 mod late;
+mod legacy;
 mod locks;
 mod logs;
 mod look;
@@ -43,6 +44,5 @@ mod tokens;
 mod two;
 mod untagged;
 mod waits;
-mod words;
 
 use homestak_test_support::guides as guides_of;

@@ -232,7 +232,7 @@ fn a_command_on_many_nodes_names_each_line_and_each_code() {
         "{}",
         run.err
     );
-    for end in ["web: ended with 3.", "Done on 1 of 3 nodes."] {
+    for end in ["web: exit code 3", "Succeeded on 1 of 3 nodes."] {
         assert!(run.err.contains(end), "{}", run.err);
     }
     let json = lab.run(&["exec", "--all", "--json-output", "--", "echo hi; exit 4"]);

@@ -169,7 +169,7 @@ fn a_rollback_reports_neither_the_old_error_nor_a_destroyed_node_that_never_was(
     let back = run(&father, "manifest rollback -M half --yes --json-output");
     assert!(!back.err.contains("error:"), "{}", back.err);
     assert!(
-        back.err.contains("Everything this run did is undone."),
+        back.err.contains("All changes of this run are reverted."),
         "{}",
         back.err
     );
@@ -200,12 +200,12 @@ fn what_a_rollback_cannot_undo_is_listed_and_counts() {
         "{plan}"
     );
     assert!(
-        plan.contains("cannot be undone: worker-1: its disk stays"),
+        plan.contains("cannot be reverted: worker-1: its disk stays"),
         "{plan}"
     );
     let back = run(&father, "manifest rollback -M workers --yes --json-output");
     assert_eq!(back.code, 1, "{}", back.err);
-    assert!(back.err.contains("Undone, except"), "{}", back.err);
+    assert!(back.err.contains("Reverted, except"), "{}", back.err);
     let json: Value = serde_json::from_str(&back.out).unwrap();
     assert_eq!(
         (&json["success"], &json["not_undone"][0]["name"]),
@@ -219,8 +219,8 @@ fn what_a_rollback_cannot_undo_is_listed_and_counts() {
     // The disk that stays larger is a difference, so that the node is not called right.
     father.workers(1, "");
     let plan = run(&father, "manifest plan -M workers -H father").good();
-    assert!(plan.contains("stays as it is"), "{plan}");
-    assert!(!plan.contains("is as it should be"), "{plan}");
+    assert!(plan.contains("is unchanged"), "{plan}");
+    assert!(!plan.contains("is up to date"), "{plan}");
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn two_interrupts_leave_at_once_and_a_later_apply_takes_over() {
     assert!(status.out.contains("interrupted"), "{}", status.out);
     // The end of the wait may have been written down before the second came.
     let ways = [
-        ("was cut off", "was interrupted"),
+        ("was interrupted", "was interrupted"),
         ("stopped", "was stopped"),
     ];
     let way = ways.iter().find(|(now, _)| status.err.contains(now));
@@ -179,7 +179,7 @@ fn an_interrupt_between_the_runs_of_a_test_ends_it() {
     let ended = running.end();
     assert_eq!(ended.code, 130, "{}", ended.err);
     assert!(
-        ended.err.contains("what was created stays"),
+        ended.err.contains("what was created is kept"),
         "{}",
         ended.err
     );
@@ -201,7 +201,7 @@ fn two_runs_on_one_manifest_and_host_never_overlap() {
     );
     let status = father.run(&["manifest", "status", "-M", "workers"]);
     assert!(
-        status.out.contains("running") && status.err.contains("is being carried out by"),
+        status.out.contains("running") && status.err.contains("is being executed by"),
         "{}{}",
         status.out,
         status.err

@@ -250,7 +250,7 @@ fn a_changed_sealed_comment_is_reported_with_its_line() {
         run.out,
         run.err
     );
-    assert!(run.out.contains("its values are whole"), "{}", run.out);
+    assert!(run.out.contains("sealed, intact"), "{}", run.out);
 }
 
 #[test]

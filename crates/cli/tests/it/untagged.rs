@@ -84,7 +84,7 @@ fn a_rollback_does_not_call_a_guest_without_its_tags_undone() {
     change(&father, 5104, &[("delete", "tags")]);
     let preview = run(&father, "manifest rollback -M f --dry-run").good();
     assert!(
-        preview.contains("cannot be undone: fd: guest 5104")
+        preview.contains("cannot be reverted: fd: guest 5104")
             && preview.contains("its tags were removed"),
         "{preview}"
     );
@@ -191,7 +191,7 @@ fn a_guest_without_its_tags_is_not_called_absent_when_a_copy_of_it_is_there() {
         assert!(plan.contains(&stays), "{plan}");
     }
     assert!(plan.contains("9102"), "{plan}");
-    assert!(!plan.contains("is not there"), "{plan}");
+    assert!(!plan.contains("does not exist"), "{plan}");
     let shown = run(&father, "manifest status -M f --json-output").json();
     for node in shown["runs"][0]["nodes"].as_array().unwrap() {
         assert_eq!(node["power"], "unknown", "{shown:#}");

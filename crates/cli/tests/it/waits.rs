@@ -70,7 +70,7 @@ fn what_is_waited_for_is_printed_and_one_signal_ends_the_wait() {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let shown = lines.find(|line| {
             let line = line.as_ref().unwrap();
-            line.contains("web: waits for its guest agent")
+            line.contains("web: waiting for its guest agent")
         });
         assert!(shown.is_some(), "without -v, and not on a terminal");
         let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
@@ -116,7 +116,7 @@ fn a_lock_of_another_process_is_named_while_it_is_waited_for_and_one_signal_ends
     let mut child = apply("lock=3600").stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let own = format!(
-        "db: waits for a lock held by process {} (",
+        "db: waiting for a lock held by process {} (",
         std::process::id()
     );
     let shown = lines.find(|line| line.as_ref().unwrap().contains(&own));
@@ -228,7 +228,7 @@ fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
         ("HOMESTAK_FIRST_BOOT", "cloudinit", "`direct`, `cloud-init`"),
         ("HOMESTAK_SIM_SPEED", "fast", "a number above 0"),
         ("HOMESTAK_SIM_SPEED", "0", "a number above 0"),
-        ("HOMESTAK_DEBIAN_MIRROR", " ", "the address of a mirror"),
+        ("HOMESTAK_DEBIAN_MIRROR", " ", "the URL of a mirror"),
         ("HOMESTAK_DEBIAN_MIRROR", "deb.example", "the address of"),
         ("HOMESTAK_HURRY", "very", "a number above 0"),
         ("HOMESTAK_CRASH_AT", "soon", "a number"),

@@ -181,7 +181,11 @@ fn where_real_nodes_cannot_be_had_a_test_runs_on_the_simulator_and_says_why() {
         .unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}");
-    for words in ["cannot run real nodes", "needs root", "simulator stands in"] {
+    for words in [
+        "cannot run real nodes",
+        "needs root",
+        "Using the simulator instead",
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     let stop = std::process::Command::new(&program)

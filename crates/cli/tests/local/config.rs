@@ -57,7 +57,7 @@ fn st_2_one_machine_is_made_configured_verified_and_removed() {
     let run = bed.manifest_run("test", "lab", &["--yes"]);
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     let said = format!("{}{}", run.out, run.err);
-    assert!(said.contains("web: is as its spec says"), "{said}");
+    assert!(said.contains("web: configured"), "{said}");
     assert!(said.contains("and matches its spec `web`"), "{said}");
     bed.is_as_before();
 }
@@ -129,14 +129,14 @@ fn a_spec_that_cannot_be_had_fails_with_its_reason_and_the_next_apply_goes_on() 
     for words in ["no-such-package-anywhere", "configure `web`"] {
         assert!(run.err.contains(words), "{words}: {}", run.err);
     }
-    for (words, n_times) in [("makes a new plan", 1), ("goes on from here", 0)] {
+    for (words, n_times) in [("creates a new plan", 1), ("continues this run", 0)] {
         assert_eq!(run.err.matches(words).count(), n_times, "{}", run.err);
     }
     write(&bed, SPEC);
     // The run was planned with the other spec: a new plan is the one way on that is named.
     let run = bed.manifest_run("resume", "lab", &[]);
     assert_ne!(run.code, 0);
-    for (words, n_times) in [("makes a new plan", 1), ("goes on from here", 0)] {
+    for (words, n_times) in [("creates a new plan", 1), ("continues this run", 0)] {
         assert_eq!(run.err.matches(words).count(), n_times, "{}", run.err);
     }
     bed.apply("lab");

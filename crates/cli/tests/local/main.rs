@@ -1,7 +1,6 @@
 //! Real nodes on this machine, through the real program.
 //!
-//! In: small manifests. Out: Debian systems, and a machine that is as before when they are gone.
-//! Never: two tests at once: each compares what is ours before and after.
+//! Tests run one at a time: each compares the machine before and after.
 #![expect(
     unreachable_pub,
     clippy::unwrap_used,

@@ -229,7 +229,7 @@ impl Task {
                 "guest {id} on {host} carries the identity of `{name}`, but its tags were removed; it is not changed"
             ),
             &format!(
-                "to keep it, homestak manifest resume --from {name}; otherwise restore its tags `homestak*`"
+                "to keep it, homestak manifest resume --mark-resolved {name}; otherwise restore its tags `homestak*`"
             ),
         ))
     }

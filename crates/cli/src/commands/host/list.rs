@@ -1,4 +1,4 @@
-//! `homestak host list`: every machine that can host.
+//! `homestak host list`: lists the hosts of the site.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::commands::Outcome;
 use crate::ui::{Printer, table};
 
-/// Lists hosts with how they are reached and whom we trust there.
+/// Lists hosts with their addresses and how their certificates are verified.
 pub(super) fn run(session: &Session, printer: &Printer) -> Outcome {
     let mut rows: Vec<[String; 4]> = Vec::new();
     let kind = |name: &str| session.catalog.label_of(name).to_owned();

@@ -26,11 +26,11 @@ pub(super) fn run(command: HostCommand, settings: &Settings, printer: &Printer) 
             user,
             token,
         } => {
-            let who = role::Who {
+            let owner = role::TokenOwner {
                 user: &user,
                 token: &token,
             };
-            role::run(name.as_deref(), pve_version, &who, &session, printer)
+            role::run(name.as_deref(), pve_version, &owner, &session, printer)
         }
         HostCommand::Preflight { name, manifest } => {
             preflight::run(&name, manifest, session, settings, printer)

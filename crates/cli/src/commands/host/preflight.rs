@@ -1,4 +1,4 @@
-//! `homestak host preflight`: is a host ready, and for this manifest?
+//! `homestak host preflight`: checks whether a host is ready, also for a manifest.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    printer.detail(&format!("asking {name}"));
+    printer.detail(&format!("checking {name}"));
     let findings = match manifest {
         None => {
             let (driver, _) = driver(session, settings, false, printer)?;
@@ -40,7 +40,7 @@ pub(super) fn run(
             let screen = Arc::new(Screen::new(printer.shape, false));
             let job = Job::open(choice, None, session, &settings.driver, screen)?;
             block_on(async {
-                // A host that cannot be planned for is checked without: that says why.
+                // Without a plan the host itself is checked, which shows why there is none.
                 let plan = job.plan(&PlanOptions::new(Verb::Apply)).await.ok();
                 let hosts = &job.driver.hosts;
                 hosts.of(name).check(name, plan.as_ref()).await
@@ -50,7 +50,7 @@ pub(super) fn run(
     report(name, &findings, printer)
 }
 
-/// Shows what was found. A failure makes it fail.
+/// Prints the findings. A failure makes the command fail.
 pub(in crate::commands) fn report(name: &str, findings: &[Finding], printer: &Printer) -> Outcome {
     let failed = worst(findings) == Severity::Failure;
     if printer.shape.json {

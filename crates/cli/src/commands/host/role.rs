@@ -1,4 +1,4 @@
-//! `homestak host role`: the smallest role that suffices, as commands to paste.
+//! `homestak host role`: prints the commands that create a minimal role and a token.
 
 use std::process::ExitCode;
 
@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::commands::Outcome;
 use crate::ui::Printer;
 
-/// Whom the token belongs to.
-pub(super) struct Who<'a> {
+/// Owner and name of the token.
+pub(super) struct TokenOwner<'a> {
     /// The user.
     pub(super) user: &'a str,
     /// The token's name.
@@ -22,7 +22,7 @@ pub(super) struct Who<'a> {
 pub(super) fn run(
     name: Option<&str>,
     version: u32,
-    who: &Who<'_>,
+    owner: &TokenOwner<'_>,
     session: &Session,
     printer: &Printer,
 ) -> Outcome {
@@ -44,9 +44,9 @@ pub(super) fn run(
         storages,
         images,
     };
-    let commands = render(&grants(version, &abilities), who.user, who.token);
+    let commands = render(&grants(version, &abilities), owner.user, owner.token);
     if commands.is_empty() {
-        return Err(DriverError::failed("There is nothing to grant."));
+        return Err(DriverError::failed("No privileges are needed."));
     }
     let verified = is_verified(version);
     if printer.shape.json {
@@ -60,10 +60,10 @@ pub(super) fn run(
     printer.say("Run them on the host as root. `pveum user token add` prints the secret once: put");
     printer.say(&format!(
         "  {}!{}=SECRET\nunder `api_tokens` in secrets.yaml.",
-        who.user, who.token
+        owner.user, owner.token
     ));
     if !verified {
-        printer.say(&format!("notice: the set for version {version} is from documents; only that for version 9 was tried on a real host."));
+        printer.say(&format!("notice: the privileges for version {version} are from its documentation; only those for version 9 were tested on a real host."));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `homestak host show`: what the site says of a host, and what the host says of itself.
+//! `homestak host show`: the configuration of a host, and what its API reports.
 
 use std::process::ExitCode;
 

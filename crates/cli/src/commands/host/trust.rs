@@ -14,7 +14,7 @@ use crate::runtime::block_on;
 use crate::ui::Printer;
 use crate::ui::ask::{Answer, ask};
 
-/// Looks, shows, asks, records.
+/// Shows the fingerprint, asks for confirmation, and records it.
 pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -> Outcome {
     let node = document(name, session)?;
     let (host, port) = host_and_port(node).ok_or_else(|| {
@@ -22,7 +22,7 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
     })?;
     let found = fingerprint(&host, port).map_err(|error| {
         DriverError::failed(format!("Cannot {}.", chain(&error)))
-            .hint("is the host up, and the address right?")
+            .hint("check that the host is up and the address correct")
     })?;
     let found = found.to_string();
     let recorded = node.fingerprint.as_ref().map(|text| text.value.clone());
@@ -34,9 +34,9 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
     }
     if !same {
         if let Some(recorded) = &recorded {
-            printer.say(&format!("The recorded fingerprint is another one: {recorded}\nThe certificate was renewed, or someone stands between you and {host}."));
+            printer.say(&format!("The recorded fingerprint differs: {recorded}\nThe certificate was renewed, or the connection to {host} is intercepted."));
         }
-        printer.say("Compare it on the host itself: openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem");
+        printer.say("Compare it with the one on the host: openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem");
         let question = format!("Trust this certificate for `{name}`?");
         if !yes && block_on(ask(&question, printer))? != Answer::Yes {
             return Err(
@@ -54,7 +54,7 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
         );
     } else {
         printer.say(if same {
-            "It is recorded already."
+            "Already recorded."
         } else {
             "Recorded."
         });

@@ -1,4 +1,4 @@
-//! `homestak manifest apply`: the world becomes what the manifest says.
+//! `homestak manifest apply`: creates, changes and configures the nodes of a manifest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::ui::Printer;
 
 /// Applies a manifest, or a plan that was written.
 pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let mut options = options(&args.wish);
+    let mut options = options(&args.options);
     let mut choice = args.manifest.choice();
     let written = plan_named(args, &mut choice)
         .map(|path| plan_file::read(&path))
@@ -34,13 +34,13 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
         let site = plan.site.as_ref()?;
         Some((site, *site_is_new))
     });
-    let context = CommandContext::of_site("apply", choice, &args.carry, site, settings, printer)?;
+    let context = CommandContext::of_site("apply", choice, &args.execute, site, settings, printer)?;
     let written = written.as_ref().map(|(plan, _)| plan);
     let work = apply(&context, &options, args.keep_on_failure, written);
     run_command(work, &context.screen, printer)
 }
 
-/// Returns the file of a plan: named by its flag, or in the place of a manifest's name.
+/// Returns the plan file: from its flag, or given instead of a manifest's name.
 fn plan_named(args: &ApplyArgs, choice: &mut ManifestSelector) -> Option<PathBuf> {
     let named = args.manifest.name.as_ref().map(PathBuf::from);
     let named =
@@ -57,7 +57,7 @@ async fn apply(
     keep: bool,
     written: Option<&Plan>,
 ) -> Outcome {
-    if context.carry.dry_run {
+    if context.execute.dry_run {
         let made = context.job.plan(options).await?;
         return plan::show(&made, context, options);
     }
@@ -70,7 +70,7 @@ async fn apply(
     if keep && plan.on_error == OnError::Rollback {
         plan.on_error = OnError::Stop;
     }
-    let question = "Carry this out? It removes guests.";
+    let question = "Apply this plan? It removes guests.";
     let plan = Arc::new(plan);
-    context.carry_through(&plan, &earlier, question).await
+    context.execute_plan(&plan, &earlier, question).await
 }

@@ -1,7 +1,6 @@
-//! What apply, destroy, test and plan have in common: plan, show, ask, carry out, show what came of it.
+//! The steps that apply, destroy, test and plan share: plan, show, confirm, execute, show the result.
 //!
-//! In: a manifest and flags. Out: a plan, or how a run ended.
-//! Never: a removal that nobody agreed to.
+//! Nothing is removed without confirmation or `--yes`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use homestak_driver::select::ManifestSelector;
 use homestak_driver::{Driver, DriverError};
 use serde_json::json;
 
-use crate::args::{CarryArgs, VmEngineArg, WishArgs};
+use crate::args::{ExecuteArgs, PlanOptionArgs, VmEngineArg};
 use crate::commands::Outcome;
 use crate::runtime::drive;
 use crate::settings::Settings;
@@ -25,73 +24,73 @@ use crate::ui::{Printer, plan as picture, result, with_kind};
 
 /// A command on a manifest: its job, its flags, and where results are shown.
 pub(super) struct CommandContext<'a> {
-    /// What the person calls it: `apply`, `destroy`, `test`.
+    /// The name of the command: `apply`, `destroy`, `test`.
     pub(super) verb: &'static str,
     pub(super) job: job::Job,
     pub(super) screen: Arc<Screen>,
-    pub(super) carry: &'a CarryArgs,
+    pub(super) execute: &'a ExecuteArgs,
     pub(super) printer: &'a Printer,
 }
 
-/// Turns flags into what is planned.
-pub(super) fn options(wish: &WishArgs) -> PlanOptions {
+/// Returns the options of a plan.
+pub(super) fn options(args: &PlanOptionArgs) -> PlanOptions {
     PlanOptions {
         verb: Verb::Apply,
-        prune: wish.prune,
-        depth: wish.depth,
-        on_error: wish.on_error,
-        parallelism: wish.parallel.map(|n| n as usize),
+        prune: args.prune,
+        depth: args.depth,
+        on_error: args.on_error,
+        parallelism: args.parallel.map(|n| n as usize),
     }
 }
 
 impl<'a> CommandContext<'a> {
-    /// Resolves the manifest and puts together what carrying it out needs.
+    /// Resolves the manifest and opens what executing it needs.
     pub(super) fn open(
         verb: &'static str,
         choice: ManifestSelector,
-        carry: &'a CarryArgs,
+        execute: &'a ExecuteArgs,
         settings: &Settings,
         printer: &'a Printer,
     ) -> Result<Self, DriverError> {
-        Self::of_site(verb, choice, carry, None, settings, printer)
+        Self::of_site(verb, choice, execute, None, settings, printer)
     }
 
     /// The same, with the id of a written plan, and whether the site was given it for the plan.
     pub(super) fn of_site(
         verb: &'static str,
         choice: ManifestSelector,
-        carry: &'a CarryArgs,
+        execute: &'a ExecuteArgs,
         site: Option<(&SiteId, bool)>,
         settings: &Settings,
         printer: &'a Printer,
     ) -> Result<Self, DriverError> {
-        let screen = Arc::new(Screen::new(printer.shape, carry.events));
-        let mut told = settings.driver.clone();
-        let engine = carry.vm_engine.map(VmEngineArg::engine);
-        told.vm_engine = engine.unwrap_or(told.vm_engine);
-        let job = job::Job::open(choice, site, settings.session()?, &told, screen.clone())?;
+        let screen = Arc::new(Screen::new(printer.shape, execute.events));
+        let mut driver = settings.driver.clone();
+        let engine = execute.vm_engine.map(VmEngineArg::engine);
+        driver.vm_engine = engine.unwrap_or(driver.vm_engine);
+        let job = job::Job::open(choice, site, settings.session()?, &driver, screen.clone())?;
         Ok(Self {
             verb,
             job,
             screen,
-            carry,
+            execute,
             printer,
         })
     }
 
-    /// Plans, shows the plan, asks when something is removed, and carries it out.
+    /// Plans, shows the plan, asks for confirmation when something is removed, and executes it.
     pub(super) async fn run(&self, options: &PlanOptions, question: &str) -> Outcome {
-        if self.carry.dry_run {
+        if self.execute.dry_run {
             return super::plan::show(&self.job.plan(options).await?, self, options);
         }
         let _lease = self.job.lock().await?;
         let earlier = self.job.unfinished().await?;
         let plan = Arc::new(self.job.plan(options).await?);
-        self.carry_through(&plan, &earlier, question).await
+        self.execute_plan(&plan, &earlier, question).await
     }
 
-    /// Shows a plan, asks when something is removed, and carries it out.
-    pub(super) async fn carry_through(
+    /// Shows a plan, asks for confirmation when something is removed, and executes it.
+    pub(super) async fn execute_plan(
         &self,
         plan: &Arc<Plan>,
         earlier: &[RunSummary],
@@ -109,16 +108,16 @@ impl<'a> CommandContext<'a> {
         self.finish(plan, ended).await
     }
 
-    /// Shows a plan before it is carried out, and stops when it cannot be.
+    /// Shows a plan before it is executed, and fails when it cannot be.
     pub(super) fn show(&self, plan: &Plan) -> Result<(), DriverError> {
         let more = self.printer.shape.verbose > 0;
         self.printer.say(picture::render(plan, more).trim_end());
         refusals(plan)
     }
 
-    /// Asks when something is removed.
+    /// Asks for confirmation when something is removed.
     async fn confirm(&self, plan: &Plan, question: &str) -> Result<(), DriverError> {
-        if self.carry.yes {
+        if self.execute.yes {
             return Ok(());
         }
         if plan.removes() {
@@ -126,42 +125,42 @@ impl<'a> CommandContext<'a> {
         }
         if plan.removes_inside() {
             return self
-                .ask("Carry this out? It removes accounts, packages or files inside nodes, or may do so.")
+                .ask("Apply this plan? It removes accounts, packages or files inside nodes, or may do so.")
                 .await;
         }
         Ok(())
     }
 
-    /// Asks, whatever it is about.
+    /// Asks for confirmation.
     pub(super) async fn ask(&self, question: &str) -> Result<(), DriverError> {
         let verb = self.verb;
         match ask(question, self.printer).await {
             Answer::Yes => Ok(()),
-            Answer::No => Err(DriverError::refused("Nothing was done.")),
-            Answer::Nobody => Err(DriverError::refused(
-                "This removes guests, or accounts and data inside them, or may do so, and there is no terminal to ask at.",
+            Answer::No => Err(DriverError::refused("Not confirmed; nothing was changed.")),
+            Answer::NoTerminal => Err(DriverError::refused(
+                "This removes guests, or accounts and data inside them, or may do so, and there is no terminal for confirmation.",
             )
             .hint(format!(
-                "homestak manifest {verb} ... --dry-run shows what goes; --yes agrees"
+                "homestak manifest {verb} ... --dry-run shows the plan; --yes confirms it"
             ))),
         }
     }
 
-    /// Checks every host, unless that is not wanted.
+    /// Checks every host, unless `--skip-preflight` is given.
     pub(super) async fn preflight(&self, plan: &Plan) -> Result<(), DriverError> {
-        if self.carry.setup && plan.hosts.iter().any(|host| host == local::LOCAL) {
+        if self.execute.setup && plan.hosts.iter().any(|host| host == local::LOCAL) {
             crate::commands::local::install(self.printer).await?;
         }
         if plan.verb == Verb::Apply {
             self.job.require_keys().await?;
         }
-        if self.carry.skip_preflight {
+        if self.execute.skip_preflight {
             return Ok(());
         }
         self.job.preflight(plan).await
     }
 
-    /// Carries a plan out; `None` when a person left at once.
+    /// Executes a plan; `None` when a second interrupt aborted it.
     pub(super) async fn carry_out(
         &self,
         plan: impl Into<Arc<Plan>>,
@@ -175,7 +174,7 @@ impl<'a> CommandContext<'a> {
         drive(work, &self.screen, &self.job.driver, self.printer).await
     }
 
-    /// Shows what came of a plan that had nothing in it.
+    /// Shows the result of an empty plan.
     fn nothing(&self, plan: &Plan) -> Outcome {
         self.screen.expect(plan);
         let run_report = self.screen.report();
@@ -193,31 +192,31 @@ impl<'a> CommandContext<'a> {
             return;
         }
         let kind = format!("manifest.{}", self.verb);
-        if self.carry.events {
+        if self.execute.events {
             self.printer.json_line(&with_kind(&kind, body()));
         } else {
             self.printer.json(&kind, body());
         }
     }
 
-    /// Shows what came of a run, and returns the exit code.
+    /// Shows the result of a run, and returns the exit code.
     pub(super) async fn finish(&self, plan: &Plan, ended: Option<RunOutcome>) -> Outcome {
         let driver = &self.job.driver;
         let shown = Shown {
             verb: self.verb,
             manifest: &self.job.resolved.name,
-            // Which of several hosts a new plan needs is what was said for this one.
+            // With several hosts, a new plan needs the same `-H` as this one.
             host: match &self.job.choice.host {
                 Some(host) => host,
                 None => first(&plan.hosts),
             },
-            events: self.carry.events,
+            events: self.execute.events,
         };
         show_result(&shown, (driver, &self.screen), ended, self.printer).await
     }
 }
 
-/// Whose result is shown, and how.
+/// Names and format of a result.
 pub(super) struct Shown<'a> {
     pub(super) verb: &'a str,
     pub(super) manifest: &'a str,
@@ -226,7 +225,7 @@ pub(super) struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// The result of what was done to a recorded run.
+    /// Returns those of a recorded run.
     pub(super) fn of(verb: &'a str, run: &'a RunSummary, events: bool) -> Self {
         Self {
             verb,
@@ -237,7 +236,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Shows what came of a run, and returns the exit code.
+/// Shows the result of a run, and returns the exit code.
 pub(super) async fn show_result(
     shown: &Shown<'_>,
     (driver, screen): (&Driver, &Screen),
@@ -286,7 +285,7 @@ pub(super) async fn show_result(
     match ended {
         Some(ending) => {
             if ending == RunOutcome::RolledBack && !left.is_empty() {
-                printer.say("Undone, except for what cannot be undone:");
+                printer.say("Reverted, except for what cannot be reverted:");
                 for item in &left {
                     printer.say(&format!("  `{}`: {}", item.subject, item.text));
                 }
@@ -302,7 +301,7 @@ pub(super) async fn show_result(
         }
         None => {
             printer.say(&format!(
-                "Left at once. What was being done may be done or not; homestak manifest resume -M {} -H {host} looks and goes on.",
+                "Aborted. Steps in progress may or may not have completed; homestak manifest resume -M {} -H {host} checks them and continues.",
                 shown.manifest
             ));
             Ok(ExitCode::from(130))

@@ -1,4 +1,4 @@
-//! `homestak manifest destroy`: what the manifest made is removed, children before their parents.
+//! `homestak manifest destroy`: destroys the guests of a manifest, children before their parents.
 
 use homestak_core::plan::{PlanOptions, Verb};
 
@@ -9,12 +9,12 @@ use crate::runtime::run_command;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Destroys what a manifest made.
+/// Destroys the guests of a manifest.
 pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let context = CommandContext::open(
         "destroy",
         args.manifest.choice(),
-        &args.carry,
+        &args.execute,
         settings,
         printer,
     )?;

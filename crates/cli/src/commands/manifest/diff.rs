@@ -1,4 +1,4 @@
-//! `homestak spec diff`: in what a node differs from its spec.
+//! `homestak spec diff`: how a node differs from its spec.
 
 use std::process::ExitCode;
 
@@ -11,16 +11,16 @@ use homestak_driver::{DriverError, journal, nodes};
 use serde_json::json;
 
 use super::context::CommandContext;
-use crate::args::{CarryArgs, NodeArgs};
+use crate::args::{ExecuteArgs, NodeArgs};
 use crate::commands::Outcome;
 use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Something differs.
+/// Exit code when something differs.
 const DIFFERS: u8 = 3;
 
-/// Asks a node that runs what differs.
+/// Queries a running node for differences.
 pub(in crate::commands) fn run(
     which: &NodeArgs,
     settings: &Settings,
@@ -35,8 +35,8 @@ pub(in crate::commands) fn run(
         host: Some(known.scope.host.clone()),
         ..ManifestSelector::default()
     };
-    let carry = CarryArgs::default();
-    let context = CommandContext::open("plan", choice, &carry, settings, printer)?;
+    let execute = ExecuteArgs::default();
+    let context = CommandContext::open("plan", choice, &execute, settings, printer)?;
     let Drift { spec, found } = block_on(drift(&context.job, &known))??;
     if !found.refusals.is_empty() {
         return Err(refused((name, &spec), &found.refusals, printer));
@@ -48,13 +48,15 @@ pub(in crate::commands) fn run(
     } else {
         printer.data(&render(changes));
         if changes.is_empty() {
-            printer.say(&format!("`{name}` is as its spec `{spec}` says."));
+            printer.say(&format!(
+                "`{name}` has no differences to its spec `{spec}`."
+            ));
         }
     }
     Ok(ExitCode::from(if changes.is_empty() { 0 } else { DIFFERS }))
 }
 
-/// Says why a node cannot become what its spec says.
+/// Returns why a spec cannot be applied to a node.
 fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -> DriverError {
     if !printer.shape.json {
         for reason in why {
@@ -62,7 +64,7 @@ fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -
         }
     }
     let error = DriverError::refused(format!(
-        "`{name}` cannot become what its spec `{spec}` says: {}.",
+        "The spec `{spec}` cannot be applied to `{name}`: {}.",
         count(why.len(), "refusal")
     ));
     DriverError {

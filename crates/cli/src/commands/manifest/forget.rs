@@ -1,4 +1,4 @@
-//! `homestak manifest forget`: what is remembered of a node goes; no host is asked or changed.
+//! `homestak manifest forget`: deletes the record of a node; no host is queried or changed.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Forgets a node.
+/// Deletes the record of a node.
 pub(super) fn run(
     node: &str,
     which: &RunArgs,
@@ -24,7 +24,7 @@ pub(super) fn run(
         let known = nodes::one(&*journal, &session, node, &which.which()).await?;
         let (scope, record) = (&known.scope, &known.record);
         let question = format!(
-            "Remove the record of `{node}` in `{}`? `{}` is not asked whether the {} is there, and nothing is changed on it.",
+            "Delete the record of `{node}` in `{}`? `{}` is not queried for the {}, and nothing is changed on it.",
             scope.manifest, scope.host, record.guest
         );
         agree(yes, &question, printer).await?;
@@ -37,7 +37,7 @@ pub(super) fn run(
             );
         } else {
             printer.say(&format!(
-                "Removed. `{}` was not asked whether the {} is there, and nothing was changed on it.",
+                "Record deleted. `{}` was not queried for the {}, and nothing was changed on it.",
                 scope.host, record.guest
             ));
         }

@@ -13,7 +13,7 @@ use crate::commands::{Outcome, write_file};
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Deepest nesting that is drawn: a picture of more is of no use to anyone.
+/// Deepest nesting that is drawn; a larger graph is not readable.
 const DEEPEST: usize = 200;
 
 /// Draws a manifest.

@@ -12,7 +12,7 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
-/// Lists so many runs, the newest or those before one.
+/// Lists runs: the newest ones, or those before a given one.
 pub(super) fn run(
     which: &RunArgs,
     limit: usize,
@@ -33,7 +33,7 @@ pub(super) fn run(
         return Ok(ExitCode::SUCCESS);
     }
     if runs.is_empty() {
-        printer.say("There is no run.");
+        printer.say("There are no runs.");
         for hint in block_on(listed.hints())?? {
             printer.hint(&hint);
         }
@@ -52,20 +52,17 @@ pub(super) fn run(
     });
     printer.data(&table::render(
         &[
-            "run", "manifest", "hosts", "verb", "started", "took", "ended",
+            "run", "manifest", "hosts", "command", "started", "duration", "result",
         ],
         rows.collect(),
     ));
     if let Some(last) = runs.last().filter(|_| more) {
-        printer.say(&format!(
-            "There are older runs: --before {} lists them.",
-            last.id
-        ));
+        printer.say(&format!("Use --before {} to list older runs.", last.id));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a moment without parts of seconds.
+/// Formats a time without fractions of a second.
 pub(super) fn moment(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

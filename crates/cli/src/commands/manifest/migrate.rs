@@ -1,4 +1,4 @@
-//! `homestak manifest migrate`: a manifest of version 1 as version 2.
+//! `homestak manifest migrate`: converts a manifest of version 1 to version 2.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ pub(super) fn run(
         (None, Some(name)) => of_site(name, settings)?,
         (None, None) => {
             return Err(
-                DriverError::usage("Which manifest?").hint("homestak manifest migrate FILE")
+                DriverError::usage("No manifest was named.").hint("homestak manifest migrate FILE")
             );
         }
     };
@@ -90,15 +90,15 @@ fn refusal(why: NotMigrated, path: &Path) -> DriverError {
     let shown = path.display();
     match why {
         NotMigrated::AlreadyCurrent => {
-            DriverError::failed(format!("`{shown}` is a manifest of version 2 already.")).hint(
+            DriverError::failed(format!("`{shown}` is already a manifest of version 2.")).hint(
                 format!("homestak manifest validate --manifest-file {shown}"),
             )
         }
         NotMigrated::NoLevels => DriverError::failed(format!(
-            "`{shown}` has no `levels`, so it is no manifest of version 1."
+            "`{shown}` has no `levels`, so it is not a manifest of version 1."
         )),
         NotMigrated::Invalid => {
-            DriverError::failed(format!("`{shown}` has faults, so it was not migrated."))
+            DriverError::failed(format!("`{shown}` is invalid, so it was not migrated."))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `homestak manifest`: look at manifests, carry them out, look at runs.
+//! `homestak manifest`: shows and executes manifests, and inspects their runs.
 
 mod apply;
 mod context;
@@ -59,9 +59,16 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
         }
         ManifestCommand::Resume {
             which,
-            settled,
+            mut mark_resolved,
+            from,
             events,
-        } => resume::resume(&which, &settled, events, settings, printer),
+        } => {
+            if !from.is_empty() {
+                printer.say("notice: `--from` is now `--mark-resolved`");
+                mark_resolved.extend(from);
+            }
+            resume::resume(&which, &mark_resolved, events, settings, printer)
+        }
         ManifestCommand::Rollback(args) => rollback::run(&args, settings, printer),
         ManifestCommand::History {
             which,
@@ -86,8 +93,8 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
             };
             report::run(run, &which, out.as_deref(), settings, printer)
         }
-        ManifestCommand::Reidentify { manifest, carry } => {
-            reidentify::run(&manifest, &carry, settings, printer)
+        ManifestCommand::Reidentify { manifest, execute } => {
+            reidentify::run(&manifest, &execute, settings, printer)
         }
         ManifestCommand::Forget {
             node,
@@ -154,7 +161,7 @@ fn list(settings: &Settings, printer: &Printer) -> Outcome {
                 let description = if valid {
                     description
                 } else {
-                    format!("(has faults) {description}")
+                    format!("(invalid) {description}")
                 };
                 vec![name, pattern, nodes.to_string(), description]
             })

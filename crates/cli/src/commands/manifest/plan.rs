@@ -1,4 +1,4 @@
-//! `homestak manifest plan`: what would be done, and why.
+//! `homestak manifest plan`: shows what `apply` would change, and why.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use homestak_driver::{DriverError, plan_file};
 use serde_json::Value as Json;
 
 use super::context::{CommandContext, options};
-use crate::args::{CarryArgs, PlanArgs};
+use crate::args::{ExecuteArgs, PlanArgs};
 use crate::commands::Outcome;
 use crate::runtime::block_on;
 use crate::settings::Settings;
@@ -16,18 +16,19 @@ use crate::ui::{Printer, plan as picture, with_kind};
 
 /// Shows what `apply` would do.
 pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let carry = CarryArgs::default();
-    let context = CommandContext::open("plan", args.manifest.choice(), &carry, settings, printer)?;
-    let options = options(&args.wish);
+    let execute = ExecuteArgs::default();
+    let context =
+        CommandContext::open("plan", args.manifest.choice(), &execute, settings, printer)?;
+    let options = options(&args.options);
     let plan = block_on(context.job.plan(&options))??;
     if let Some(out) = &args.out {
         let text = serde_json::to_string_pretty(&written(&plan, &context, &options))
             .map_err(|error| DriverError::failed(format!("Cannot write the plan: {error}.")))?;
-        // It says what is on nodes.
+        // Private: it describes the contents of nodes.
         durable::write(out, format!("{text}\n").as_bytes(), Access::PRIVATE)
             .map_err(|error| DriverError::file("write", out, &error))?;
         printer.say(&format!(
-            "Written; homestak manifest apply {} carries it out.",
+            "Plan written; homestak manifest apply {} executes it.",
             out.display()
         ));
     }

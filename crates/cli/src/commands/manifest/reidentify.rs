@@ -4,7 +4,7 @@
 use homestak_core::plan::{PlanOptions, Verb};
 
 use super::context::CommandContext;
-use crate::args::{CarryArgs, ManifestArgs};
+use crate::args::{ExecuteArgs, ManifestArgs};
 use crate::commands::Outcome;
 use crate::runtime::run_command;
 use crate::settings::Settings;
@@ -13,12 +13,13 @@ use crate::ui::Printer;
 /// Gives guests of a manifest their new identity.
 pub(super) fn run(
     manifest: &ManifestArgs,
-    carry: &CarryArgs,
+    execute: &ExecuteArgs,
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let context = CommandContext::open("reidentify", manifest.choice(), carry, settings, printer)?;
+    let context =
+        CommandContext::open("reidentify", manifest.choice(), execute, settings, printer)?;
     let options = PlanOptions::new(Verb::Reidentify);
-    let work = context.run(&options, "Give these guests their new identity?");
+    let work = context.run(&options, "Assign these guests to this site?");
     run_command(work, &context.screen, printer)
 }

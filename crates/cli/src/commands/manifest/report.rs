@@ -1,4 +1,4 @@
-//! `homestak manifest report`: what happened in a run, for people who were not there.
+//! `homestak manifest report`: a report of a run, as Markdown or JSON.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -76,7 +76,7 @@ fn markdown(run: &Run) -> String {
     if let Some((at, _)) = head.ended {
         _ = writeln!(text, "- Finished: {}", moment(at));
     }
-    _ = writeln!(text, "- Ended: {}\n", word(head));
+    _ = writeln!(text, "- Result: {}\n", word(head));
     if is_outdated(head) {
         _ = writeln!(text, "{}\n{}.\n", outdated(head), outdated_hint(head));
     }
@@ -91,7 +91,7 @@ fn markdown(run: &Run) -> String {
         if !trouble.hint.is_empty() {
             _ = writeln!(text, "\nWhat to do: {}", trouble.hint);
         } else if trouble.needs_new_plan() {
-            text += "\nWhat to do: homestak manifest apply makes a new plan\n";
+            text += "\nWhat to do: create a new plan with homestak manifest apply\n";
         }
     }
     text

@@ -1,4 +1,4 @@
-//! `homestak manifest resume`: on with a run that did not end well.
+//! `homestak manifest resume`: resumes a run that failed or was interrupted.
 
 use homestak_driver::resume::Resume;
 
@@ -9,20 +9,20 @@ use crate::runtime::{drive, run_command};
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Goes on with a run.
+/// Resumes a run.
 pub(super) fn resume(
     which: &RunArgs,
-    settled: &[String],
+    resolved: &[String],
     events: bool,
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
     let (driver, screen) = crate::commands::driver(settings.session()?, settings, events, printer)?;
     let work = async {
-        let resume = Resume::open(&driver, &which.which(), settled).await?;
+        let resume = Resume::open(&driver, &which.which(), resolved).await?;
         let head = &resume.run.head;
         printer.say(&format!(
-            "Run {} goes on: {} `{}` on {}.",
+            "Resuming run {}: {} `{}` on {}.",
             head.id,
             head.verb,
             head.manifest,

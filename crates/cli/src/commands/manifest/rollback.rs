@@ -1,4 +1,4 @@
-//! `homestak manifest rollback`: what the last run did is undone, after a plan of that was shown.
+//! `homestak manifest rollback`: reverts the last run, after showing what that changes.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use crate::settings::Settings;
 use crate::ui::Printer;
 use crate::ui::progress::Screen;
 
-/// Undoes the last run.
+/// Reverts the last run.
 pub(super) fn run(args: &RollbackArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let (driver, screen) =
         crate::commands::driver(settings.session()?, settings, args.events, printer)?;
@@ -37,11 +37,11 @@ async fn rollback(
     match rollback.undo {
         UndoState::Due => {}
         UndoState::Already => {
-            let text = format!("Run {id} is undone already.");
+            let text = format!("Run {id} is already reverted.");
             return Ok(nothing(run, items, &text, printer));
         }
         UndoState::Nothing => {
-            let text = format!("Run {id} left nothing that could be undone.");
+            let text = format!("Run {id} left nothing to revert.");
             return Ok(nothing(run, items, &text, printer));
         }
     }
@@ -55,7 +55,7 @@ async fn rollback(
         return Ok(ExitCode::SUCCESS);
     }
     printer.say(plan.trim_end());
-    agree(args.yes, "UndoState this?", printer).await?;
+    agree(args.yes, "Roll back this run?", printer).await?;
     screen.begin(rollback.report());
     let work = async |interrupt| rollback.carry_out(interrupt).await;
     let ended = drive(work, screen, driver, printer).await?;
@@ -97,7 +97,7 @@ fn render(run: &Run, items: &[UndoItem]) -> String {
         run.head.hosts.join(", ")
     );
     if items.is_empty() {
-        text += "  nothing was changed by it\n";
+        text += "  it changed nothing\n";
     }
     text + &items.iter().map(line).collect::<String>()
 }
@@ -105,8 +105,8 @@ fn render(run: &Run, items: &[UndoItem]) -> String {
 fn line(item: &UndoItem) -> String {
     let mark = match item.effect {
         UndoEffect::Undone => "  ",
-        UndoEffect::Stays => "  stays: ",
-        UndoEffect::Lost => "  cannot be undone: ",
+        UndoEffect::Stays => "  kept: ",
+        UndoEffect::Lost => "  cannot be reverted: ",
     };
     format!("{mark}{}: {}\n", item.subject, item.text)
 }

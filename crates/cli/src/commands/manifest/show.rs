@@ -1,4 +1,4 @@
-//! `homestak manifest show`: what each node would become, and why.
+//! `homestak manifest show`: the resolved nodes of a manifest, and where values come from.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `homestak manifest status`: how nodes are doing, and whether a run can be resumed.
+//! `homestak manifest status`: the state of nodes, and whether a run can be resumed.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, result, table};
 
-/// Shows how nodes are doing. Hosts are asked, unless `offline`.
+/// Shows the state of nodes. Hosts and nodes are queried, unless `offline`.
 pub(super) fn run(
     which: &RunArgs,
     offline: bool,
@@ -64,13 +64,13 @@ fn overview(runs: &[RunSummary], printer: &Printer) {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
         printer.json("manifest.status", json!({ "runs": runs }));
     } else if runs.is_empty() {
-        printer.say("There is no run.");
+        printer.say("There are no runs.");
     } else {
         let rows = runs.iter().map(|run| {
             let cells = [&run.manifest, &run.hosts.join(","), &run.verb, word(run)];
             cells.map(str::to_owned).to_vec()
         });
-        let headings = ["manifest", "hosts", "verb", "ended"];
+        let headings = ["manifest", "hosts", "command", "result"];
         printer.data(&table::render(&headings, rows.collect()));
     }
 }
@@ -111,12 +111,12 @@ fn one(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) -
     body
 }
 
-/// Says whether a node runs, in a word.
+/// Returns the power state of a node.
 fn power(node: &NodeState) -> &'static str {
     node.live.as_ref().map_or("unknown", |live| live.power)
 }
 
-/// Says whether a node differs from what it should be, in a word.
+/// Returns whether a node has drifted.
 fn drift(node: &NodeState) -> &'static str {
     match node.live.as_ref().and_then(|live| live.differs) {
         Some(true) => "differs",
@@ -155,9 +155,9 @@ fn show(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) 
     let last = format!("Run {} ({} `{}`)", head.id, head.verb, head.manifest);
     let with = flags(head);
     match (&state.holder, head.ended) {
-        (Some(holder), _) => printer.say(&format!("{last} is being carried out by {holder}.")),
+        (Some(holder), _) => printer.say(&format!("{last} is being executed by {holder}.")),
         (None, _) if !state.current => {
-            printer.say(&format!("{last} ended {}.", word(head)));
+            printer.say(&format!("{last}: {}.", word(head)));
             printer.say(&format!("notice: {}", replaced(head)));
         }
         (None, _) if is_outdated(head) => {
@@ -165,12 +165,12 @@ fn show(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) 
             printer.hint(&outdated_hint(head));
         }
         (None, Some((_, RunOutcome::Stuck))) => printer.say(&format!(
-            "{last} is stuck; homestak manifest resume {with} --from NODE takes what was mended by hand as settled."
+            "{last} could not be rolled back; repair the node manually, then run homestak manifest resume {with} --mark-resolved NODE"
         )),
         (None, ended) if state.resumable => printer.say(&format!(
-            "{last} {}; homestak manifest resume {with} goes on.",
-            ended.map_or("was cut off", |(_, ending)| ending.word())
+            "{last} {}; homestak manifest resume {with} continues it.",
+            ended.map_or("was interrupted", |(_, ending)| ending.word())
         )),
-        (None, _) => printer.say(&format!("{last} ended {}.", word(head))),
+        (None, _) => printer.say(&format!("{last}: {}.", word(head))),
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Ou
     let context = CommandContext::open(
         "test",
         args.manifest.choice(),
-        &args.carry,
+        &args.execute,
         settings,
         printer,
     )?;
@@ -37,17 +37,17 @@ pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Ou
     run_command(test(&context, args, &directory), &context.screen, printer)
 }
 
-/// Sets this machine up, where that is asked for. When it cannot run real nodes, the simulator
-/// stands in: a test leaves nothing behind, wherever it was.
+/// Sets up this machine with `--setup`. When it cannot run real nodes, the simulator is used: a
+/// test leaves nothing behind, wherever it runs.
 fn prepared(args: &TestArgs, settings: &Settings, printer: &Printer) -> TestArgs {
     let mut args = args.clone();
-    if !args.carry.setup || args.carry.dry_run || args.manifest.host.as_deref() != Some(LOCAL) {
+    if !args.execute.setup || args.execute.dry_run || args.manifest.host.as_deref() != Some(LOCAL) {
         return args;
     }
-    args.carry.setup = false;
+    args.execute.setup = false;
     if let Err(why) = set_up(settings, printer) {
         printer.say(&format!("This machine cannot run real nodes: {why}"));
-        printer.say("The simulator stands in for it (-H sim); nothing real is made.");
+        printer.say("Using the simulator instead (-H sim); no real nodes are created.");
         args.manifest.host = Some(SIM.to_owned());
     }
     args
@@ -74,8 +74,8 @@ fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
 }
 
 async fn test(context: &CommandContext<'_>, args: &TestArgs, directory: &Path) -> Outcome {
-    let options = options(&args.wish);
-    if context.carry.dry_run {
+    let options = options(&args.options);
+    if context.execute.dry_run {
         let made = context.job.plan(&options).await?;
         return plan::show(&made, context, &options);
     }
@@ -104,14 +104,14 @@ async fn test(context: &CommandContext<'_>, args: &TestArgs, directory: &Path) -
             return context.finish(&plan, None).await;
         }
     } else {
-        report.skip("verify", "Every node runs and is reached");
+        report.skip("verify", "Check that every node runs and is reachable");
     }
     let made = context.screen.report();
     let ended = if report.success() || !keep {
         destroy(context, &options, &mut report).await?
     } else {
-        context.printer.say("Everything is left as it is.");
-        report.skip("destroy", "Everything is removed again");
+        context.printer.say("Everything is kept.");
+        report.skip("destroy", "Destroy every node");
         Some(RunOutcome::Done)
     };
     let written = report.write(directory, &made, now(context))?;
@@ -122,16 +122,16 @@ fn now(context: &CommandContext<'_>) -> Timestamp {
     context.job.driver.operator.clock.now()
 }
 
-/// A test ends with a removal, so nothing may be there that was not made by it.
+/// A test destroys all nodes at its end, so existing ones need confirmation.
 async fn guard(context: &CommandContext<'_>, plan: &Plan) -> Result<(), DriverError> {
     let there = plan.nodes.iter().filter(|node| node.found.is_some());
     let there: Vec<&str> = there.map(|node| node.name.as_str()).collect();
-    if there.is_empty() || context.carry.yes {
+    if there.is_empty() || context.execute.yes {
         return Ok(());
     }
     context
         .ask(&format!(
-            "The test removes everything at its end, also what is there already: {}. Go on?",
+            "The test destroys all nodes at its end, including existing ones: {}. Continue?",
             there.join(", ")
         ))
         .await
@@ -147,7 +147,7 @@ async fn create(
     let run_report = context.screen.report();
     report.add(Phase {
         name: "create",
-        description: "Every node of the manifest is made",
+        description: "Create every node of the manifest",
         passed: Some(ended == Some(RunOutcome::Done)),
         message: trouble(&run_report),
         seconds: now(context).duration_since(begun).as_secs_f64(),
@@ -188,7 +188,7 @@ async fn verify_nodes(
     }
     report.add(Phase {
         name: "verify",
-        description: "Every node runs and is reached",
+        description: "Check that every node runs and is reachable",
         passed: Some(checks.iter().all(|check| check.good)),
         message: notes.join("; "),
         seconds: now(context).duration_since(begun).as_secs_f64(),
@@ -217,7 +217,7 @@ async fn destroy(
     let run_report = context.screen.report();
     report.add(Phase {
         name: "destroy",
-        description: "Everything is removed again",
+        description: "Destroy every node",
         passed: Some(ended == Some(RunOutcome::Done)),
         message: trouble(&run_report),
         seconds: now(context).duration_since(begun).as_secs_f64(),
@@ -251,7 +251,7 @@ async fn finish(
             .collect();
         body
     });
-    if !printer.shape.json && !context.carry.events {
+    if !printer.shape.json && !context.execute.events {
         printer.data(&result::render(made));
         printer.data(&report.table());
     }

@@ -1,7 +1,4 @@
-//! The report of a test: JSON for tools, Markdown for people.
-//!
-//! In: phases as they end. Out: two files.
-//! Never: another check than that of the phases.
+//! The report of a test, written as JSON and as Markdown.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -109,7 +106,7 @@ impl Report {
                 format!("{:.1} s", phase.seconds),
             ]
         });
-        table::render(&["phase", "status", "took"], rows.collect())
+        table::render(&["phase", "status", "duration"], rows.collect())
     }
 
     /// Writes both files and returns their names.
@@ -120,7 +117,7 @@ impl Report {
         finished: Timestamp,
     ) -> Result<Vec<PathBuf>, DriverError> {
         homestak_api::durable::create_private(directory)
-            .map_err(|error| DriverError::file("make", directory, &error))?;
+            .map_err(|error| DriverError::file("create", directory, &error))?;
         let word = if self.success() { "passed" } else { "failed" };
         let stem = self.started.strftime("%Y%m%d-%H%M%S").to_string();
         let json = json!({
@@ -157,8 +154,8 @@ impl Report {
             "- Started: {}",
             self.started.strftime("%Y-%m-%dT%H:%M:%SZ")
         );
-        _ = writeln!(text, "- Took: {took:.1} s\n");
-        text += "| phase | status | took | message |\n|---|---|---|---|\n";
+        _ = writeln!(text, "- Duration: {took:.1} s\n");
+        text += "| phase | status | duration | message |\n|---|---|---|---|\n";
         for phase in &self.phases {
             let message = phase.message.replace('|', "\\|").replace('\n', " ");
             let (name, word, seconds) = (phase.name, phase.word(), phase.seconds);

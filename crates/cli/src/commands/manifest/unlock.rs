@@ -1,4 +1,4 @@
-//! `homestak manifest unlock`: takes a manifest on a host from a holder that is gone.
+//! `homestak manifest unlock`: releases a lock whose holder is gone.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ pub(super) fn run(
     })?
 }
 
-/// Refuses while the holder lives, and asks when nobody can know.
+/// Refuses while the holder runs, and asks for confirmation when that is unknown.
 async fn permit(
     (held, now): (&LeaseHolder, Timestamp),
     scope: &Scope,
@@ -66,12 +66,12 @@ async fn permit(
     );
     match held.life {
         HolderState::Dead => {
-            printer.say(&format!("{holds}, which does not run any more."));
+            printer.say(&format!("{holds}, which no longer runs."));
             Ok(())
         }
         HolderState::Alive => Err(
             DriverError::refused(format!("{holds}, which runs on this machine.")).hint(
-                "wait until it is done, or end it first; then nothing needs to be unlocked",
+                "wait until it ends, or stop it; the lock is released then",
             ),
         ),
         HolderState::Unknown if held.is_unlockable(now) => {
@@ -80,8 +80,8 @@ async fn permit(
             ));
             agree(
                 yes,
-                "Unlock it? If it still runs, it does no more steps; one that it is in the middle of \
-                 may still be finished on Proxmox VE.",
+                "Unlock it? If it still runs, it starts no more steps; a step in progress may still \
+                 complete on Proxmox VE.",
                 printer,
             )
             .await
@@ -90,7 +90,7 @@ async fn permit(
             "{holds}, on another machine or in another container, and its last heartbeat was at {heartbeat}."
         ))
         .hint(format!(
-            "it can be unlocked when there was none for {} seconds",
+            "it can be unlocked after {} seconds without heartbeat",
             HEARTBEAT_TIMEOUT.as_secs()
         ))),
     }

@@ -1,4 +1,4 @@
-//! `homestak console`: a shell in a node that works when SSH does not.
+//! `homestak console`: a shell in a node without SSH.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -33,20 +33,20 @@ pub(in crate::commands) fn run(
         }
         Inside::In(parent, node) => through(&parent, &["console", &node], settings),
         Inside::Elsewhere(known) => Err(DriverError::refused(format!(
-            "The console of `{}` is its host's.",
+            "The console of `{}` is available on its host only.",
             known.name()
         ))
         .hint(of_host(&known))),
     }
 }
 
-/// Becomes a login shell of root in a container.
+/// Replaces this process by a login shell of root in a container.
 fn shell(local: &Local, node: &Node, settings: &Settings, printer: &Printer) -> Outcome {
     require_root("A console")?;
     let environment = [format!("TERM={}", settings.terminal)];
     let typed = std::io::stdin().is_terminal();
     let command = if typed {
-        // And one of the node's own: those of the machine have no name in there.
+        // `script` opens a terminal of the node: those of this machine have no name in it.
         let words = ["script", "--quiet", "--return", "--command"];
         let words = [&words[..], &["bash --login", "/dev/null"]].concat();
         local.enter_at_terminal(node, &environment, &words)
@@ -54,11 +54,8 @@ fn shell(local: &Local, node: &Node, settings: &Settings, printer: &Printer) -> 
         local.enter(node, &environment, &["bash", "--login"])
     };
     let command = command.ok_or_else(|| {
-        DriverError::failed(format!("`{}` does not run.", node.name))
-            .hint(format!(
-                "homestak logs {} shows what was last said",
-                node.name
-            ))
+        DriverError::failed(format!("`{}` is not running.", node.name))
+            .hint(format!("homestak logs {} shows its last output", node.name))
             .hint(format!(
                 "homestak manifest apply -M {} -H local starts it",
                 node.manifest
@@ -72,7 +69,7 @@ fn shell(local: &Local, node: &Node, settings: &Settings, printer: &Printer) -> 
             .hint("homestak local check finds what is missing")
     };
     if !typed && (std::io::stdout().is_terminal() || std::io::stderr().is_terminal()) {
-        // The terminal stays here: what is printed comes through us.
+        // Output is passed through the printer, which escapes it.
         let ended = process::follow(
             &program,
             &arguments,

@@ -1,4 +1,4 @@
-//! `homestak exec`: one command on many nodes at once.
+//! `homestak exec`: runs a command on several nodes in parallel.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,12 +16,12 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, line};
 
-/// What ends output that is too large for a JSON document.
-const CUT: &str = "[the rest is left out: more than 16 MiB]\n";
+/// Ends output that is too large for a JSON document.
+const CUT: &str = "[truncated: more than 16 MiB]\n";
 
-/// What came of it on one node.
+/// The result on one node.
 #[derive(Default)]
-struct Came {
+struct ExecResult {
     exit: Option<i32>,
     error: Option<DriverError>,
     out: String,
@@ -62,7 +62,7 @@ pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &P
     Ok(ExitCode::from(u8::from(!success)))
 }
 
-/// Nodes that run nothing are named before anything is run on the others.
+/// Refuses simulated nodes before anything is run on the others.
 fn refuse_simulated(chosen: &[RecordedNode]) -> Result<(), DriverError> {
     let simulated = chosen.iter().filter(|node| node.traits.is_simulated);
     let names: Vec<String> = simulated.map(|node| format!("`{}`", node.name())).collect();
@@ -72,23 +72,23 @@ fn refuse_simulated(chosen: &[RecordedNode]) -> Result<(), DriverError> {
     let are = if names.len() == 1 { "is" } else { "are" };
     let names = names.join(", ");
     Err(DriverError::refused(format!(
-        "{names} {are} simulated, so there is no SSH and nothing was run."
+        "{names} {are} simulated and cannot run commands; nothing was run."
     ))
-    .hint("-H HOST takes the nodes of another host only"))
+    .hint("use -H HOST to select the nodes of another host"))
 }
 
-/// Runs a line on each node, so many at once. Lines are printed as they come, unless JSON is.
+/// Runs a line on each node, `parallel` at a time. Prints output as it appears, unless JSON.
 fn on_each(
     (chosen, labels): (&[RecordedNode], &[String]),
     (line, parallel): (&str, u32),
     (session, settings): (&Session, &Settings),
     printer: &Printer,
-) -> Vec<Came> {
+) -> Vec<ExecResult> {
     let next = AtomicUsize::new(0);
-    let came: Vec<Mutex<Came>> = chosen.iter().map(|_| Mutex::default()).collect();
+    let came: Vec<Mutex<ExecResult>> = chosen.iter().map(|_| Mutex::default()).collect();
     let width = labels.iter().map(|label| label.chars().count()).max();
     let width = width.unwrap_or_default();
-    // One line at a time, whoever it is from.
+    // Lines of several nodes are printed one at a time.
     let turn = Mutex::new(());
     let work = || {
         loop {
@@ -141,7 +141,7 @@ fn on_each(
         .collect()
 }
 
-fn as_json(label: &str, came: &Came) -> Json {
+fn as_json(label: &str, came: &ExecResult) -> Json {
     let mut json = json!({
         "node": label,
         "exit": came.exit,
@@ -154,8 +154,8 @@ fn as_json(label: &str, came: &Came) -> Json {
     json
 }
 
-/// Says where it did not work, and how many there were.
-fn summarize(labels: &[String], came: &[Came], printer: &Printer) {
+/// Prints failures, and on how many nodes it succeeded.
+fn summarize(labels: &[String], came: &[ExecResult], printer: &Printer) {
     for (label, came) in labels.iter().zip(came) {
         match (&came.error, came.exit) {
             (Some(error), _) => {
@@ -165,13 +165,16 @@ fn summarize(labels: &[String], came: &[Came], printer: &Printer) {
                 }
             }
             (None, Some(0) | None) => {}
-            (None, Some(exit)) => printer.say(&format!("{label}: ended with {exit}.")),
+            (None, Some(exit)) => printer.say(&format!("{label}: exit code {exit}")),
         }
     }
     let good = came.iter().filter(|came| came.exit == Some(0)).count();
     if good == came.len() {
-        printer.detail(&format!("Done on {}.", count(good, "node")));
+        printer.detail(&format!("Succeeded on {}.", count(good, "node")));
     } else {
-        printer.say(&format!("Done on {good} of {}.", count(came.len(), "node")));
+        printer.say(&format!(
+            "Succeeded on {good} of {}.",
+            count(came.len(), "node")
+        ));
     }
 }

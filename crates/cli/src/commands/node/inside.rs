@@ -1,4 +1,4 @@
-//! Which way leads into a node without SSH to itself.
+//! Finds how a node is entered without SSH.
 
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::NodeLocation;
@@ -16,12 +16,12 @@ pub(super) enum Inside {
     Here(Box<(Local, Node)>),
     /// In a node of this machine, which knows it; by the names of both.
     In(Box<RecordedNode>, String),
-    /// On a host that has its own ways.
+    /// On a host with its own console.
     Elsewhere(Box<RecordedNode>),
 }
 
-/// Finds a node. One that no run here has made may still be on this machine: inside a node, nobody
-/// remembers runs.
+/// Finds a node. One without a record may still be on this machine: inside a node there is no
+/// journal.
 pub(super) async fn find(
     journal: &dyn Journal,
     which: &NodeArgs,
@@ -45,7 +45,7 @@ pub(super) async fn find(
     let name = known.name().to_owned();
     if known.traits.is_simulated {
         return Err(DriverError::refused(format!(
-            "`{name}` is simulated: there is nothing inside."
+            "`{name}` is simulated and has no console or logs."
         ))
         .hint("homestak sim status shows the simulator"));
     }
@@ -57,8 +57,8 @@ pub(super) async fn find(
             let uuid = &known.record.guest.uuid;
             let mut here = on_machine(settings, |node| node.guest() == uuid)?;
             let found = here.pop().ok_or_else(|| {
-                DriverError::failed(format!("`{name}` is not on this machine any more."))
-                    .hint("homestak local show lists the nodes that are")
+                DriverError::failed(format!("`{name}` is no longer on this machine."))
+                    .hint("homestak local show lists the nodes of this machine")
             })?;
             Ok(Inside::Here(Box::new(found)))
         }
@@ -71,7 +71,7 @@ pub(super) async fn find(
             let mut all = all.list.into_iter();
             let parent = all.find(|node| node.name() == parent).ok_or_else(|| {
                 DriverError::failed(format!(
-                    "Nothing is remembered of `{parent}`, which `{name}` runs on."
+                    "There is no record of `{parent}`, which `{name}` runs on."
                 ))
             })?;
             Ok(Inside::In(Box::new(parent), name))
@@ -104,7 +104,7 @@ pub(super) fn require_root(doing: &str) -> Result<(), DriverError> {
     Err(DriverError::refused(format!("{doing} needs root.")).hint("repeat it with sudo"))
 }
 
-/// Says which command of Proxmox VE opens a guest's console.
+/// Returns the command of Proxmox VE that opens a guest's console.
 pub(super) fn of_host(known: &RecordedNode) -> String {
     let guest = &known.record.guest;
     let command = match guest.kind {

@@ -1,4 +1,4 @@
-//! `homestak logs`: what a node said on its console, and its journal.
+//! `homestak logs`: the console output and the journal of a node.
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -21,11 +21,11 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Shows what a node said.
+/// Shows the logs of a node.
 pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &Printer) -> Outcome {
     if args.follow && printer.shape.json {
         return Err(DriverError::usage(
-            "`--follow` has no end, so it has no JSON.",
+            "`--follow` cannot be combined with `--json-output`.",
         ));
     }
     let (journal, session) = (journal(&settings.driver)?, settings.session()?);
@@ -59,7 +59,7 @@ pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &P
     }
 }
 
-/// Shows what a node of this machine said.
+/// Shows the logs of a node on this machine.
 fn here(
     local: &Local,
     node: &Node,
@@ -111,7 +111,7 @@ fn here(
     if printer.shape.json {
         printer.json("logs", json!({ "console": console, "journal": [] }));
     } else {
-        printer.say("It does not run, and kept none.");
+        printer.say("The node is not running, and has no stored journal.");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `homestak secrets check`: sealed, whole, can be opened, not in git in plain.
+//! `homestak secrets check`: checks that secrets are sealed, intact, and can be opened.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub(super) fn run(
             .into_owned();
         let tracked = !git::tracked(directory, &[name]).is_empty();
         let where_else = if tracked {
-            " and tracked by git: what is in it must be replaced"
+            " and is tracked by git: its secrets must be replaced"
         } else {
             ""
         };
@@ -55,8 +55,8 @@ pub(super) fn run(
     let plain = open_sealed(&secrets.text, &settings.driver.keys)?;
     for line in unopened_comments(&secrets.text, plain.expose()) {
         printer.say(&format!(
-            "notice: {}: line {line}: the sealed comment does not open: it was changed, moved or \
-             copied; SOPS protects the values and not the comments",
+            "notice: {}: line {line}: the sealed comment cannot be opened: it was changed, moved or \
+             copied; SOPS protects values, but not comments",
             path.display()
         ));
     }
@@ -67,7 +67,7 @@ pub(super) fn run(
         );
     } else {
         printer.data(&format!(
-            "{}: sealed, its values are whole, and your key opens it\nrecipients: {}\n",
+            "{}: sealed, intact, and can be opened with your key\nrecipients: {}\n",
             path.display(),
             recipients.join(", "),
         ));

@@ -1,4 +1,4 @@
-//! `homestak secrets decrypt`: a sealed file becomes a plain, private one.
+//! `homestak secrets decrypt`: decrypts a file into a private one.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub(super) struct Options<'a> {
     pub(super) out: Option<&'a Path>,
     /// To stdout.
     pub(super) stdout: bool,
-    /// Over a file that has something else in it.
+    /// Overwrite a file with different content.
     pub(super) force: bool,
 }
 
@@ -45,23 +45,25 @@ pub(super) fn run(
         .map(Path::to_owned)
         .or_else(|| file::without_suffix(&secrets.path))
         .ok_or_else(|| {
-            DriverError::usage("Where to? The sealed file has no `.enc` to leave out.")
-                .hint("add --out FILE or --stdout")
+            DriverError::usage(
+                "Specify `--out FILE`: the sealed file's name does not end in `.enc`.",
+            )
+            .hint("or use --stdout")
         })?;
     let there = fs_err::read_to_string(&path).ok();
     if !options.force && there.is_some_and(|there| there != plain.expose()) {
         return Err(DriverError::refused(format!(
-            "`{}` exists and has something else in it.",
+            "`{}` exists with different content.",
             path.display()
         ))
-        .hint("add --force to overwrite it, or --out FILE; nothing was changed"));
+        .hint("use --force to overwrite it, or --out FILE; nothing was changed"));
     }
     write_private(&path, plain.expose())?;
     if printer.shape.json {
         printer.json("secrets.decrypt", json!({ "success": true, "file": path }));
     } else {
         printer.say(&format!(
-            "Wrote {} (mode 0600). Keep it out of git, and remove it when you no longer need it: `{}` is what is read.",
+            "Wrote {} (mode 0600). Keep it out of git, and delete it when you no longer need it; `{}` is the file that is used.",
             path.display(),
             secrets.path.display()
         ));

@@ -56,12 +56,14 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
     })??;
     match edited {
         Edited::Interrupted(signal) => {
-            printer.say("Interrupted: the editor was ended, its text removed, nothing changed.");
+            printer.say(
+                "Interrupted: the editor was stopped and its file deleted; nothing was changed.",
+            );
             return Ok(ExitCode::from(signal.saturating_add(128)));
         }
         Edited::Ended(status) if !status.success() => {
             return Err(DriverError::failed(format!(
-                "The editor ended with {status}, so nothing was changed."
+                "The editor failed with {status}; nothing was changed."
             )));
         }
         Edited::Ended(_) => {}
@@ -77,7 +79,7 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
     if let Err(error) = result {
         let kept = private.keep();
         return Err(error.hint(format!(
-            "your change is kept in {} (mode 0600); remove it when you are done",
+            "your change is kept in {} (mode 0600); delete it when you are done",
             kept.display()
         )));
     }
@@ -109,7 +111,7 @@ fn check(text: &str, printer: &Printer) -> Result<(), DriverError> {
         return Ok(());
     }
     Err(DriverError::failed(
-        "The change has faults, so the file stays as it was.",
+        "The change is invalid; the file is unchanged.",
     ))
 }
 

@@ -65,14 +65,14 @@ pub(super) fn run(
         names.join(", ")
     ));
     if !opens {
-        printer.say("warning: none of your keys opens it: you could not read it again here");
+        printer.say("warning: none of your keys can open it");
         printer.hint(
             "homestak secrets keygen prints your recipient; add it with -r, or in .sops.yaml",
         );
     }
     if path != plain.path {
         printer.say(&format!(
-            "{} is still there in plain; remove it when you no longer need it.",
+            "The plain file {} still exists; delete it when you no longer need it.",
             plain.path.display()
         ));
     }

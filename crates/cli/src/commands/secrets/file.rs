@@ -1,7 +1,4 @@
-//! Which file a secrets command is about.
-//!
-//! In: what was named, and the site. Out: the file with its text.
-//! Never: guessing between two files without saying so.
+//! Finds and reads the file of a secrets command.
 
 use std::path::{Path, PathBuf};
 
@@ -62,7 +59,7 @@ pub(super) fn plain_beside(path: &Path) -> Option<String> {
     let text = zeroize::Zeroizing::new(fs_err::read_to_string(&plain).ok()?);
     (!sealed(&text)).then(|| {
         let (plain, path) = (plain.display(), path.display());
-        format!("warning: `{plain}` is not sealed, and `{path}` is read instead of it; remove it: rm {plain}")
+        format!("warning: `{plain}` is not sealed and is not used, because `{path}` exists; delete it: rm {plain}")
     })
 }
 

@@ -13,14 +13,14 @@ pub(super) fn run(id: &str, settings: &Settings, printer: &Printer) -> Result<()
     let session = settings.session()?;
     let Some(document) = &session.catalog.secrets else {
         return Err(DriverError::failed("The site has no secrets.")
-            .hint("homestak site show tells which site is used"));
+            .hint("homestak site show shows which site is used"));
     };
     let mut faults = Diagnostics::default();
     faults.extend(document.diagnostics.clone());
     require_sound(printer, &faults, &session.catalog.sources)?;
     let Some(secrets) = &document.value else {
         return Err(DriverError::failed("The secrets could not be opened.")
-            .hint("homestak secrets check tells why"));
+            .hint("homestak secrets check shows why"));
     };
     let all = all(secrets);
     let found = all.iter().find(|(known, _)| known == id);

@@ -1,7 +1,6 @@
-//! Age keys: made, and found in the standard places.
+//! `homestak secrets keygen`: generates an age key in a file of mode 0600.
 //!
-//! In: the environment and key files. Out: identities, or a new key file of mode 0600.
-//! Never: a private key on the terminal or in a message; an existing key overwritten.
+//! An existing key is never overwritten, and a private key is never printed.
 
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use crate::commands::write_private;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Makes a key, and shows its recipient.
+/// Generates a key, and prints its recipient.
 pub(super) fn keygen(
     out: Option<&Path>,
     settings: &Settings,
@@ -28,7 +27,7 @@ pub(super) fn keygen(
     );
     if path.exists() {
         return Err(DriverError::refused(format!(
-            "`{}` exists, and a lost key cannot be made again.",
+            "`{}` exists, and keys are never overwritten.",
             path.display()
         ))
         .hint("name another file with --out; nothing was changed"));
@@ -36,7 +35,7 @@ pub(super) fn keygen(
     let pair = make(&settings.driver.time.now().to_string());
     if let Some(parent) = path.parent() {
         fs_err::create_dir_all(parent)
-            .map_err(|error| DriverError::file("make", parent, &error))?;
+            .map_err(|error| DriverError::file("create", parent, &error))?;
     }
     write_private(&path, pair.file.expose())?;
     if printer.shape.json {

@@ -1,4 +1,4 @@
-//! `homestak secrets`: make keys, seal, open, check, change, look up.
+//! `homestak secrets`: generates keys; encrypts, decrypts, checks, edits and prints secrets.
 
 mod check;
 mod decrypt;

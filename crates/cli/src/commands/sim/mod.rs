@@ -1,6 +1,6 @@
-//! `homestak sim`: a simulated Proxmox VE, and how well it agrees with recordings of a real one.
+//! `homestak sim`: a simulated Proxmox VE, and its comparison with recordings of a real one.
 
-mod place;
+mod persistent;
 mod script;
 mod serve;
 
@@ -20,10 +20,10 @@ use crate::ui::Printer;
 pub(super) fn run(command: SimCommand, settings: &Settings, printer: &Printer) -> Outcome {
     match command {
         SimCommand::Serve(args) => serve::run(&args, printer),
-        SimCommand::Start { place, speed } => place::start(&place, speed, settings, printer),
-        SimCommand::Status { place } => place::status(&place, settings, printer),
-        SimCommand::Stop { place } => place::stop(&place, settings, printer),
-        SimCommand::Reset { place } => place::reset(&place, settings, printer),
+        SimCommand::Start { state, speed } => persistent::start(&state, speed, settings, printer),
+        SimCommand::Status { state } => persistent::status(&state, settings, printer),
+        SimCommand::Stop { state } => persistent::stop(&state, settings, printer),
+        SimCommand::Reset { state } => persistent::reset(&state, settings, printer),
         SimCommand::Replay { files, flows } => report(&files, &flows, printer),
     }
 }

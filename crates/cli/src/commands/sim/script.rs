@@ -9,7 +9,7 @@ use homestak_sim::Script;
 
 use crate::ui::Printer;
 
-/// Reads a script, and says what is wrong with it.
+/// Reads and checks a script.
 pub(super) fn read(file: &Path, printer: &Printer) -> Result<Script, DriverError> {
     let text =
         fs_err::read_to_string(file).map_err(|error| DriverError::file("read", file, &error))?;

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{Outcome, script};
 use crate::args::{PaceArg, SimServeArgs};
-use crate::runtime::asked_to_end;
+use crate::runtime::shutdown_signal;
 use crate::ui::Printer;
 
 /// The token that may do everything in a world that is not kept; it guards nothing but that.
@@ -28,7 +28,7 @@ pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
     check_speed(args.speed)?;
     if args.listen.is_some_and(|listen| !listen.ip().is_loopback()) {
         return Err(DriverError::refused(
-            "The simulator listens on loopback only: it guards nothing.",
+            "The simulator listens on loopback only: it has no real access control.",
         )
         .hint("use --listen 127.0.0.1:PORT"));
     }
@@ -55,7 +55,7 @@ pub(super) fn check_speed(speed: f64) -> Result<(), DriverError> {
     if speed.is_finite() && speed > 0.0 {
         Ok(())
     } else {
-        Err(DriverError::usage("`--speed` takes a number above 0."))
+        Err(DriverError::usage("`--speed` must be a number above 0."))
     }
 }
 
@@ -103,7 +103,7 @@ async fn serve_until_interrupted(
     let listen = args.listen.unwrap_or(LISTEN);
     let handle = serve(world, listen).await.map_err(|error| {
         DriverError::failed(format!("Cannot {}.", chain(&error)))
-            .hint("is the port in use? --listen 127.0.0.1:0 takes a free one")
+            .hint("if the port is in use, use --listen 127.0.0.1:0 for a free one")
     })?;
     if printer.shape.json {
         printer.json(
@@ -163,13 +163,13 @@ async fn keep(
         ));
     }
     let ended = keeper
-        .run(asked_to_end())
+        .run(shutdown_signal())
         .await
         .map_err(|error| not_kept(&error, directory))?;
     printer.say(match ended {
         Ended::Asked => "Stopped.",
-        Ended::Idle => "Nobody called for a while: stopped.",
-        Ended::Vanished => "The directory is gone: stopped.",
+        Ended::Idle => "Stopped: idle.",
+        Ended::Vanished => "Stopped: the directory was deleted.",
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -177,17 +177,16 @@ async fn keep(
 fn not_kept(error: &KeepError, directory: &Path) -> DriverError {
     let message = format!("Cannot {}.", chain(error));
     match error {
-        KeepError::Held { .. } => DriverError::refused(format!(
-            "Another simulator serves `{}`.",
-            directory.display()
-        ))
-        .hint("homestak sim status shows it, homestak sim stop ends it"),
+        KeepError::Held { .. } => {
+            DriverError::refused(format!("Another simulator uses `{}`.", directory.display()))
+                .hint("homestak sim status shows it, homestak sim stop stops it")
+        }
         KeepError::Restore { .. } => DriverError::failed(format!(
-            "What is kept in `{}` cannot be used: {}.",
+            "The state in `{}` cannot be used: {}.",
             directory.display(),
             chain(error)
         ))
-        .hint("homestak sim reset starts over"),
+        .hint("homestak sim reset deletes it"),
         KeepError::File { .. } | KeepError::Serve(_) => DriverError::failed(message),
     }
 }

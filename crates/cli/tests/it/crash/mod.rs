@@ -153,7 +153,7 @@ fn is_undone(run: &Run) -> bool {
     run.code == 1
         && run
             .err
-            .contains("Undone, except for what cannot be undone:")
+            .contains("Reverted, except for what cannot be reverted:")
 }
 
 /// Kills the program at a point, does something about it, and looks. Returns whether it was killed.

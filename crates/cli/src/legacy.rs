@@ -1,14 +1,13 @@
-//! Other spellings of commands: verbs of earlier versions, and names that are retired.
+//! Earlier spellings of commands: verbs without a noun, and names that are retired.
 //!
-//! In: the arguments as typed. Out: the arguments as `noun verb`, or what replaces a retired name.
-//! Never: a second implementation behind another spelling.
+//! They are translated into current commands; none has an implementation of its own.
 
 use std::ffi::{OsStr, OsString};
 
-/// What to do with the arguments.
+/// The result of translating arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Translated {
-    /// Go on with these.
+    /// Run these.
     Run(Vec<OsString>),
     /// The name is retired; this is what to use.
     Retired {
@@ -52,9 +51,8 @@ pub const RETIRED: &[(&str, &str, &str)] = &[
     ("spec-vm-pull-roundtrip", "test", "n1-pull"),
 ];
 
-/// Returns what to answer to a command of earlier versions that has no other spelling here:
-/// message and hint.
-pub(crate) fn gone(arguments: &[OsString]) -> Option<(String, &'static str)> {
+/// Returns message and hint for a command of earlier versions that has no replacement.
+pub(crate) fn removed(arguments: &[OsString]) -> Option<(String, &'static str)> {
     let typed = |at: usize| arguments.get(at).map(|word| word.to_string_lossy());
     let first = command_position(arguments);
     if first.and_then(typed).as_deref() == Some("server") {
@@ -119,14 +117,15 @@ pub fn translate(mut arguments: Vec<OsString>) -> Translated {
     Translated::Run(arguments)
 }
 
-/// Verbs that a person is told the new spelling of.
-const TOLD: &[&str] = &["create", "destroy", "test"];
+/// Verbs whose use prints a notice.
+const WITH_NOTICE: &[&str] = &["create", "destroy", "test"];
 
-/// Returns what to tell a person who typed a verb of earlier versions.
+/// Returns the notice for a verb of earlier versions.
 pub fn notice(arguments: &[OsString]) -> Option<String> {
     let at = command_position(arguments)?;
     let (verb, command) = VERBS.iter().find(|(verb, _)| is(&arguments[at], verb))?;
-    TOLD.contains(verb)
+    WITH_NOTICE
+        .contains(verb)
         .then(|| format!("notice: `{verb}` is now `homestak {}`", command.join(" ")))
 }
 
@@ -148,7 +147,7 @@ fn is(word: &OsStr, text: &str) -> bool {
     word == text
 }
 
-/// Returns where the first word stands that is neither a flag nor a flag's value.
+/// Returns the position of the first argument that is neither a flag nor a flag's value.
 fn command_position(arguments: &[OsString]) -> Option<usize> {
     let mut skip = false;
     for (at, word) in arguments.iter().enumerate().skip(1) {
@@ -217,11 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn only_verbs_that_were_typed_are_told_about() {
+    fn only_typed_verbs_print_a_notice() {
         let words =
             |line: &str| -> Vec<OsString> { line.split_whitespace().map(OsString::from).collect() };
-        let told = notice(&words("homestak --site d create -M x")).unwrap();
-        assert!(told.contains("`homestak manifest apply`"), "{told}");
+        let printed = notice(&words("homestak --site d create -M x")).unwrap();
+        assert!(printed.contains("`homestak manifest apply`"), "{printed}");
         for line in [
             "homestak manifest destroy -M x",
             "homestak validate",
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_looks_like_a_verb_is_left_alone() {
+    fn a_value_that_looks_like_a_verb_is_not_translated() {
         assert_eq!(
             translated("homestak --site create site show"),
             run("homestak --site create site show")

@@ -1,75 +1,74 @@
-//! `homestak sim start|status|stop|reset`: the simulator that is kept in a directory.
+//! `homestak sim start|status|stop|reset`: the simulator whose state is kept in a directory.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use homestak_driver::error::count;
 use homestak_driver::hosts::sim;
 use homestak_driver::{DriverError, DriverSettings};
 use homestak_sim::kept::{self, Endpoint};
 use serde_json::{Value as Json, json};
 
 use super::Outcome;
-use crate::args::SimPlaceArgs;
+use crate::args::SimStateArgs;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-fn directory(place: &SimPlaceArgs, settings: &Settings) -> PathBuf {
-    let named = place.state.clone();
+fn directory(args: &SimStateArgs, settings: &Settings) -> PathBuf {
+    let named = args.state.clone();
     named.unwrap_or_else(|| sim::directory(&settings.driver))
 }
 
 pub(super) fn start(
-    place: &SimPlaceArgs,
+    args: &SimStateArgs,
     speed: f64,
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
     super::serve::check_speed(speed)?;
-    let directory = directory(place, settings);
-    let told = DriverSettings {
+    let directory = directory(args, settings);
+    let with_speed = DriverSettings {
         sim_speed: speed,
         ..settings.driver.clone()
     };
-    let endpoint = sim::ensure(&directory, &told)?;
+    let endpoint = sim::ensure(&directory, &with_speed)?;
     show("sim.start", &directory, Some(&endpoint), printer)
 }
 
-pub(super) fn status(place: &SimPlaceArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let directory = directory(place, settings);
+pub(super) fn status(args: &SimStateArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let directory = directory(args, settings);
     let endpoint = sim::answering(&directory)?;
     show("sim.status", &directory, endpoint.as_ref(), printer)
 }
 
-pub(super) fn stop(place: &SimPlaceArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let directory = directory(place, settings);
+pub(super) fn stop(args: &SimStateArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let directory = directory(args, settings);
     let stopped = sim::stop(&directory)?;
     if printer.shape.json {
         printer.json("sim.stop", json!({ "stopped": stopped }));
     } else if stopped {
-        printer.say("Stopped; what is in it stays.");
+        printer.say("Stopped; its state is kept.");
     } else {
-        printer.say("It does not run.");
+        printer.say("The simulator is not running.");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn reset(place: &SimPlaceArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let directory = directory(place, settings);
+pub(super) fn reset(args: &SimStateArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let directory = directory(args, settings);
     sim::stop(&directory)?;
     let forgotten =
         kept::reset(&directory).map_err(|error| DriverError::file("empty", &directory, &error))?;
     if printer.shape.json {
         printer.json("sim.reset", json!({ "forgotten": forgotten }));
     } else if forgotten {
-        printer.say("Forgotten; the next one starts afresh.");
+        printer.say("State deleted.");
     } else {
-        printer.say("There was nothing to forget.");
+        printer.say("There is no state to delete.");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows everything but the token: that is in the file, for those who may read it.
+/// Shows everything but the token, which only readers of the file may know.
 fn show(kind: &str, directory: &Path, endpoint: Option<&Endpoint>, printer: &Printer) -> Outcome {
     let guests = guests(directory);
     if printer.shape.json {
@@ -107,7 +106,7 @@ fn show(kind: &str, directory: &Path, endpoint: Option<&Endpoint>, printer: &Pri
         }
     }
     if let Some(guests) = guests {
-        text += &format!("holds:        {}\n", count(guests, "guest"));
+        text += &format!("guests:       {}\n", guests);
     }
     for inside in endpoint.iter().flat_map(|endpoint| &endpoint.inside) {
         let address = inside.address.as_deref().unwrap_or("no address");
@@ -120,7 +119,7 @@ fn show(kind: &str, directory: &Path, endpoint: Option<&Endpoint>, printer: &Pri
     Ok(ExitCode::SUCCESS)
 }
 
-/// Counts the guests of the World as it was written last.
+/// Counts the guests in the state as last written.
 fn guests(directory: &Path) -> Option<usize> {
     let text = fs_err::read(directory.join("world.json")).ok()?;
     let world: Json = serde_json::from_slice(&text).ok()?;
