@@ -105,7 +105,7 @@ fn kept_on_failure_means_not_rolled_back() {
     assert_eq!(father.guests(), ["worker-1 (off)"]);
     let back = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
     assert_eq!(back.code, 1, "{}", back.err);
-    assert!(back.err.contains("is undone"), "{}", back.err);
+    assert!(back.err.contains("are reverted"), "{}", back.err);
 }
 
 /// A machine that can neither be started nor removed, with everything undone on failure.
@@ -120,7 +120,11 @@ fn stuck() -> Father {
     }
     let run = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
     assert_eq!(run.code, 5, "{}", run.err);
-    assert!(run.err.contains("a person is needed"), "{}", run.err);
+    assert!(
+        run.err.contains("manual intervention is needed"),
+        "{}",
+        run.err
+    );
     assert!(run.out.contains("stuck"), "{}", run.out);
     assert_eq!(father.guests(), ["worker-1 (off)"]);
     father

@@ -71,7 +71,7 @@ fn a_run_that_lives_is_not_unlocked_nor_one_elsewhere_that_is_heard_of() {
     let elsewhere = father.run(&[&UNLOCK[..], &["--yes"]].concat());
     assert_eq!(elsewhere.code, 3);
     assert!(
-        elsewhere.err.contains(" on shed since ") && elsewhere.err.contains("for 60 seconds"),
+        elsewhere.err.contains(" on shed since ") && elsewhere.err.contains("after 60 seconds"),
         "{}",
         elsewhere.err
     );

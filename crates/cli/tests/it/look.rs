@@ -235,7 +235,11 @@ nodes:
     );
     let again = world.on_site(&["manifest", "migrate", "-M", "n2-quick"]);
     assert_eq!(again.code, 1);
-    assert!(again.err.contains("version 2 already"), "{}", again.err);
+    assert!(
+        again.err.contains("already a manifest of version 2"),
+        "{}",
+        again.err
+    );
 }
 
 #[test]

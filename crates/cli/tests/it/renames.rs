@@ -321,7 +321,7 @@ fn forget_says_nothing_of_a_guest_that_it_did_not_look_at() {
     let run = father.run(&["manifest", "forget", "a", "-M", "m", "--yes"]);
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(!run.err.contains("is unchanged"), "{}", run.err);
-    assert!(run.err.contains("was not asked"), "{}", run.err);
+    assert!(run.err.contains("was not queried"), "{}", run.err);
 }
 
 /// Runs of `w` on two hosts: a failed destroy of both, then one on `father` alone that keeps `wa`.

@@ -74,7 +74,7 @@ fn one_interrupt_finishes_what_is_being_done_and_resume_does_the_rest() {
     let stopped = running.end();
     assert_eq!(stopped.code, 4, "{}", stopped.err);
     assert!(
-        stopped.err.contains("nothing new is begun"),
+        stopped.err.contains("no new steps are started"),
         "{}",
         stopped.err
     );

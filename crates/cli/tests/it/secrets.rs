@@ -162,7 +162,7 @@ fn without_the_key_the_site_still_validates_and_says_what_it_could_not_check() {
     assert_eq!(without.code, 0, "{}", without.err);
     assert!(without.err.contains("SK0603"), "{}", without.err);
     let mint = world.on_site(&["token", "mint", "edge", "base"]);
-    assert!(mint.err.contains("could not be opened"), "{}", mint.err);
+    assert!(mint.err.contains("cannot be opened"), "{}", mint.err);
 }
 
 #[test]
@@ -245,7 +245,8 @@ fn a_changed_sealed_comment_is_reported_with_its_line() {
     std::fs::write(&file, changed).unwrap();
     let run = world.on_site(&["secrets", "check"]);
     assert!(
-        run.err.contains("line 1: the sealed comment does not open"),
+        run.err
+            .contains("line 1: the sealed comment cannot be opened"),
         "{}{}",
         run.out,
         run.err

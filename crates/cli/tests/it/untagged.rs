@@ -91,7 +91,7 @@ fn a_rollback_does_not_call_a_guest_without_its_tags_undone() {
     assert!(preview.contains("\n  fb: destroy guest 5102"), "{preview}");
     let back = run(&father, "manifest rollback -M f --yes --json-output");
     assert_eq!(back.code, 5, "{}", back.err);
-    assert!(!back.err.contains("Everything"), "{}", back.err);
+    assert!(!back.err.contains("All changes"), "{}", back.err);
     assert!(back.err.contains("guest 5104"), "{}", back.err);
     let json: Value = serde_json::from_str(&back.out).unwrap();
     assert_eq!(
@@ -101,10 +101,14 @@ fn a_rollback_does_not_call_a_guest_without_its_tags_undone() {
     assert_eq!(json["not_undone"][0]["name"], "fd", "{json}");
     assert_eq!(father.guests(), ["fd"]);
     // A person takes it as it is, and it is not called undone then either.
-    let settled = run(&father, "manifest resume -M f --from fd");
+    let settled = run(&father, "manifest resume -M f --mark-resolved fd");
     assert_eq!(settled.code, 1, "{}", settled.err);
-    assert!(!settled.err.contains("Everything"), "{}", settled.err);
-    assert!(settled.err.contains("settled"), "{}", settled.err);
+    assert!(!settled.err.contains("All changes"), "{}", settled.err);
+    assert!(
+        settled.err.contains("marked as resolved"),
+        "{}",
+        settled.err
+    );
     assert_eq!(father.guests(), ["fd"]);
 }
 
@@ -164,10 +168,10 @@ fn the_preview_of_a_rollback_is_what_it_does_and_guests_that_stay_are_kept() {
     assert!(effects.contains(&("fd", "stays")), "{effects:?}");
     let text = run(&father, "manifest rollback -M f --dry-run").good();
     assert!(!text.contains("destroy guest 5104"), "{text}");
-    assert!(text.contains("stays: fd: guest 5104"), "{text}");
+    assert!(text.contains("kept: fd: guest 5104"), "{text}");
     let back = run(&father, "manifest rollback -M f --yes --json-output");
-    assert!(!back.err.contains("Everything"), "{}", back.err);
-    assert!(back.err.contains("stay: `fd`"), "{}", back.err);
+    assert!(!back.err.contains("All changes"), "{}", back.err);
+    assert!(back.err.contains("are kept: `fd`"), "{}", back.err);
     let json: Value = serde_json::from_str(&back.out).unwrap();
     assert_eq!(
         (status(&json, "fb"), status(&json, "fd")),

@@ -229,7 +229,7 @@ fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
         ("HOMESTAK_SIM_SPEED", "fast", "a number above 0"),
         ("HOMESTAK_SIM_SPEED", "0", "a number above 0"),
         ("HOMESTAK_DEBIAN_MIRROR", " ", "the URL of a mirror"),
-        ("HOMESTAK_DEBIAN_MIRROR", "deb.example", "the address of"),
+        ("HOMESTAK_DEBIAN_MIRROR", "deb.example", "the URL of"),
         ("HOMESTAK_HURRY", "very", "a number above 0"),
         ("HOMESTAK_CRASH_AT", "soon", "a number"),
     ] {
