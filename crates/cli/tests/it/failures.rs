@@ -142,7 +142,7 @@ fn what_could_not_be_undone_is_undone_once_the_cause_is_fixed() {
     father.pve.clear_faults();
     let resumed = father.run(&["manifest", "resume"]);
     assert_eq!(resumed.code, 1, "it was undone, not done: {}", resumed.err);
-    assert!(resumed.err.contains("is undone"), "{}", resumed.err);
+    assert!(resumed.err.contains("are reverted"), "{}", resumed.err);
     assert_eq!(father.guests(), [""; 0]);
 }
 
