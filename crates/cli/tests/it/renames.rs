@@ -247,14 +247,14 @@ fn after_a_host_entry_was_renamed_the_refusal_names_the_old_one_and_destroying_t
     assert_eq!(run.code, 3, "{}", run.out);
     assert!(run.out.contains("on the host `father`"), "{}", run.out);
     assert!(run.out.contains("nodes/father.yaml"), "{}", run.out);
-    assert!(!run.out.contains("leave it out"), "{}", run.out);
+    assert!(!run.out.contains("to have one assigned"), "{}", run.out);
     // What the journal knew is all that named it.
     let state = father.state().with_extension("kept");
     fs::rename(father.state(), &state).unwrap();
     let run = father.run(&plan);
     assert_eq!(run.code, 3, "{}", run.out);
-    assert!(run.out.contains("another host"), "{}", run.out);
-    assert!(!run.out.contains("leave it out"), "{}", run.out);
+    assert!(run.out.contains("matches no host"), "{}", run.out);
+    assert!(!run.out.contains("to have one assigned"), "{}", run.out);
     fs::remove_dir_all(father.state()).unwrap();
     fs::rename(&state, father.state()).unwrap();
     // What the guide names: the old name again, or both entries until the guests are removed.
@@ -287,7 +287,7 @@ fn after_a_manifest_was_renamed_the_refusal_names_the_old_one_and_a_file_of_that
     assert_eq!(run.code, 3, "{}", run.out);
     assert!(run.out.contains("of the manifest `m`"), "{}", run.out);
     assert!(run.out.contains("--manifest-file"), "{}", run.out);
-    assert!(!run.out.contains("leave it out"), "{}", run.out);
+    assert!(!run.out.contains("to have one assigned"), "{}", run.out);
     // What the guide names: the old name again, or a file of that name.
     rename(&father, "old.yaml", "manifests/m.yaml");
     let again = father.run(&["manifest", "apply", "-M", "m", "-H", "father"]);

@@ -57,7 +57,7 @@ async fn a_node_that_differs_inside_is_configured_and_nothing_else_happens() {
     assert_eq!(plan.node("one").unwrap().action, Action::Nothing);
     let two = plan.node("two").unwrap();
     assert_eq!(two.action, Action::Configure);
-    assert!(two.reasons[0].text.contains("in 1 place"), "{two:#?}");
+    assert!(two.reasons[0].text.contains("1 difference"), "{two:#?}");
     env.events.0.lock().unwrap().clear();
     assert_eq!(env.execute(&plan).await, RunOutcome::Done);
     assert_eq!(begun(&env), [("two".to_owned(), StepKind::Configure)]);
@@ -80,7 +80,7 @@ async fn a_node_that_does_not_answer_is_configured_and_the_plan_says_why() {
     assert_eq!(one.action, Action::Configure);
     let why = &one.reasons[0].text;
     assert!(
-        why.contains("could not be compared with its spec: no such package"),
+        why.contains("could not be compared with its spec `base`: no such package"),
         "{why}"
     );
     assert!(one.config.as_ref().unwrap().found.is_none());
@@ -185,7 +185,7 @@ async fn an_interrupted_run_does_not_wait_for_a_node_that_configures_itself() {
     assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
     let said = warnings(&env);
     let continues =
-        "the node continues by itself; changes that could cut it off are reverted after 30 s";
+        "the node continues on its own; changes that could disconnect it are reverted after 30 s";
     assert!(said.contains(continues), "{said}");
     endless.lock().unwrap().clear();
     let (_ask, interrupt) = Interrupt::new();
@@ -222,8 +222,8 @@ async fn an_interrupted_run_reports_a_node_that_has_not_started() {
     let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
     assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
     let said = warnings(&env);
-    assert!(said.contains("has not reported that it began"), "{said}");
-    assert!(!said.contains("by itself"), "{said}");
+    assert!(said.contains("has not reported that it started"), "{said}");
+    assert!(!said.contains("on its own"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
