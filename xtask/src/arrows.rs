@@ -60,7 +60,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "homestak-providers",
         ],
     ),
-    ("xtask", &["homestak", "homestak-core"]),
+    ("xtask", &["homestak", "homestak-api", "homestak-core"]),
 ];
 
 /// Arrows that only tests have, besides those above.

@@ -227,3 +227,34 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _};
+    use homestak_api::v1::{OUTPUTS, Program};
+
+    fn leaves(command: &Command, words: &str, all: &mut Vec<String>) {
+        for below in command.get_subcommands() {
+            let words = format!("{words} {}", below.get_name());
+            match below.has_subcommands() {
+                true => leaves(below, &words, all),
+                false => all.push(words.trim().to_owned()),
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_output_kind() {
+        let mut commands = Vec::new();
+        leaves(&super::Cli::command(), "", &mut commands);
+        let outputs = OUTPUTS.iter();
+        let outputs = outputs.filter(|output| output.program == Program::Agent);
+        let mut listed: Vec<String> = outputs
+            .flat_map(|output| output.commands)
+            .map(ToString::to_string)
+            .collect();
+        commands.sort();
+        listed.sort();
+        assert_eq!(listed, commands);
+    }
+}

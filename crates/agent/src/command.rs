@@ -4,8 +4,11 @@
 use std::process::ExitCode;
 
 use homestak_api::log::{self, LogSettings};
+use homestak_api::v1::{
+    self, AgentCorrection, AgentDryRun, AgentFailure, AgentRun, AgentStatus, ConfigApply,
+    ConfigCheck, ConfigDetail, Marker, SpecValid, kind,
+};
 use homestak_core::converge::{Change, Decision, Handling, Step, render};
-use serde_json::{Value, json};
 
 use crate::apply::{self, Observer};
 use crate::args::{Cli, Command, ConfigCommand, JobCommand, SpecArgs, SpecCommand};
@@ -31,7 +34,9 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         ui::message(&format!("error: {}", error.message()));
     }
     let (kind, result) = match cli.command {
-        Command::Config(ConfigCommand::Check(spec)) => ("config.check", check(&spec, json)),
+        Command::Config(ConfigCommand::Check(spec)) => {
+            (kind::CONFIG_CHECK.failure(), check(&spec, json))
+        }
         Command::Config(ConfigCommand::Apply {
             spec,
             dry_run,
@@ -44,21 +49,24 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
                     read(&spec).and_then(|spec| job::run_manually(spec, &options, json))
                 }
             };
-            ("config.apply", result)
+            (kind::CONFIG_APPLY.failure(), result)
         }
-        Command::Config(ConfigCommand::Confirm) => ("config.confirm", job::confirm(None)),
-        Command::Config(ConfigCommand::Show) => ("config.show", show(json)),
+        Command::Config(ConfigCommand::Confirm) => (kind::CONFIG_CONFIRM, job::confirm(None)),
+        Command::Config(ConfigCommand::Show) => (kind::CONFIG_SHOW.failure(), show(json)),
         Command::Config(ConfigCommand::Fetch(args)) => {
-            let result = fetch::get(&args, "config.fetch", json);
+            let result = fetch::get(&args, &kind::CONFIG_FETCH, json);
             // Scripts expect 0 or 1.
             let result = result.map_err(|error| AgentError::NotFetched(Box::new(error)));
-            ("config.fetch", result)
+            (kind::CONFIG_FETCH.failure(), result)
         }
-        Command::Job(command) => ("job", job::run(command)),
-        Command::Spec(SpecCommand::Get(args)) => ("spec.get", fetch::get(&args, "spec.get", json)),
+        Command::Job(command) => (kind::AGENT_JOB, job::run(command)),
+        Command::Spec(SpecCommand::Get(args)) => {
+            let result = fetch::get(&args, &kind::AGENT_SPEC_GET, json);
+            (kind::AGENT_SPEC_GET.failure(), result)
+        }
         Command::Spec(SpecCommand::Validate { file, mut spec }) => {
             spec.spec = file.or(spec.spec);
-            ("spec.validate", validate(&spec, json))
+            (kind::AGENT_SPEC_VALIDATE.failure(), validate(&spec, json))
         }
         Command::Run(args) => {
             let result = require_root().and_then(|()| match (args.daemon, args.dry_run) {
@@ -66,19 +74,20 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
                 (false, true) => show_run_plan(json),
                 (false, false) => run_once(json),
             });
-            ("run", result)
+            (kind::AGENT_RUN.failure(), result)
         }
-        Command::Status => ("status", status(json)),
+        Command::Status => (kind::AGENT_STATUS.failure(), status(json)),
     };
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             if json {
-                let message = error.message();
-                ui::json(
-                    kind,
-                    json!({ "success": false, "error": error.word(), "message": message }),
-                );
+                let failure = AgentFailure {
+                    phase: None,
+                    code: None,
+                    ..error.failure()
+                };
+                ui::json_failure(&kind, &failure);
             }
             ui::message(&format!("error: {}", error.message()));
             ExitCode::from(error.code())
@@ -118,11 +127,16 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     if json {
         let stays = |change: &&Change| change.handling == Handling::Report;
         let left = decision.changes.iter().filter(stays);
-        let left: Vec<&str> = left.map(|change| change.id.as_str()).collect();
-        ui::json(
-            "config.check",
-            json!({ "spec": spec.name, "settled": settled, "changes": shown, "left": left, "refusals": decision.refusals, "refused": decision.refused, "unconfirmed": state::unconfirmed() }),
-        );
+        let check = ConfigCheck {
+            spec: spec.name.clone(),
+            settled,
+            changes: v1::changes(&shown),
+            left: left.map(|change| change.id.clone()).collect(),
+            refusals: decision.refusals.clone(),
+            refused: decision.refused.clone(),
+            unconfirmed: state::unconfirmed(),
+        };
+        ui::json(&kind::CONFIG_CHECK, check);
     } else {
         ui::data(&render(&shown));
         apply::require(&decision)?;
@@ -142,38 +156,50 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
 fn show_plan(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     require_root()?;
-    let body = json!({ "spec": spec.name, "spec_path": spec.path });
     let observation = apply::observe(&Machine::default(), &spec.wanted)?;
-    show_steps("config.apply", body, &observation.decision, json)
+    let dry_run = dry_run(&spec, &observation.decision)?;
+    match json {
+        true => {
+            let spec_path = Some(spec.path);
+            let dry_run = AgentDryRun {
+                spec_path,
+                ..dry_run
+            };
+            ui::json(&kind::CONFIG_APPLY, ConfigApply::DryRun(dry_run));
+        }
+        false => show_steps(&observation.decision, &dry_run),
+    }
+    Ok(0)
 }
 
 fn show_run_plan(json: bool) -> Result<u8, AgentError> {
     let spec = spec::current()?;
     let decision = run::decide(&spec)?;
-    show_steps("run", json!({ "spec": spec.name }), &decision, json)
-}
-
-/// Prints the steps that would be executed.
-fn show_steps(
-    kind: &str,
-    mut body: Value,
-    decision: &Decision,
-    json: bool,
-) -> Result<u8, AgentError> {
-    apply::require(decision)?;
-    let steps: Vec<String> = decision.steps.iter().map(Step::description).collect();
-    if json {
-        body["dry_run"] = json!(true);
-        body["changes"] = json!(decision.changes);
-        body["steps"] = json!(steps);
-        ui::json(kind, body);
-    } else {
-        ui::data(&render(&decision.changes));
-        for step in &steps {
-            ui::data(&format!("would {step}\n"));
-        }
+    let dry_run = dry_run(&spec, &decision)?;
+    match json {
+        true => ui::json(&kind::AGENT_RUN, AgentRun::DryRun(dry_run)),
+        false => show_steps(&decision, &dry_run),
     }
     Ok(0)
+}
+
+/// Returns what would be done.
+fn dry_run(spec: &Spec, decision: &Decision) -> Result<AgentDryRun, AgentError> {
+    apply::require(decision)?;
+    Ok(AgentDryRun {
+        spec: spec.name.clone(),
+        spec_path: None,
+        dry_run: true,
+        changes: v1::changes(&decision.changes),
+        steps: decision.steps.iter().map(Step::description).collect(),
+    })
+}
+
+fn show_steps(decision: &Decision, dry_run: &AgentDryRun) {
+    ui::data(&render(&decision.changes));
+    for step in &dry_run.steps {
+        ui::data(&format!("would {step}\n"));
+    }
 }
 
 fn apply(args: &SpecArgs, lock_wait: u64, json: bool) -> Result<u8, AgentError> {
@@ -181,7 +207,7 @@ fn apply(args: &SpecArgs, lock_wait: u64, json: bool) -> Result<u8, AgentError> 
     let _lock = undo::lock()?;
     let done = converge(read(args), lock_wait, &mut ConsoleObserver { json })?;
     if json {
-        ui::json("config.apply", done.body);
+        ui::json(&kind::CONFIG_APPLY, ConfigApply::Applied(done.body));
     }
     let spec = done.name;
     ui::message(&match done.n_steps {
@@ -217,10 +243,15 @@ fn run_once(json: bool) -> Result<u8, AgentError> {
         settled,
     } = run::once()?;
     if json {
-        ui::json(
-            "run",
-            json!({ "success": true, "spec": spec, "settled": settled, "changes": report.changes, "mended": report.corrected, "left": left }),
-        );
+        let correction = AgentCorrection {
+            success: true,
+            spec: spec.clone(),
+            settled,
+            changes: v1::changes(&report.changes),
+            mended: report.corrected.clone(),
+            left: v1::changes(&left),
+        };
+        ui::json(&kind::AGENT_RUN, AgentRun::Corrected(correction));
     } else {
         ui::data(&render(&left));
     }
@@ -242,10 +273,11 @@ fn show(json: bool) -> Result<u8, AgentError> {
     require_root()?;
     let state = state::load()?;
     if json {
-        ui::json(
-            "config.show",
-            json!({ "fields": state.fields, "managed": state.managed }),
-        );
+        let detail = ConfigDetail {
+            fields: state.fields,
+            managed: state.managed.into(),
+        };
+        ui::json(&kind::CONFIG_SHOW, detail);
     } else {
         for (field, value) in &state.fields {
             ui::data(&format!("{field} = {value}\n"));
@@ -257,10 +289,12 @@ fn show(json: bool) -> Result<u8, AgentError> {
 fn validate(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     if json {
-        ui::json(
-            "spec.validate",
-            json!({ "valid": true, "spec": spec.name, "resources": spec.wanted }),
-        );
+        let valid = SpecValid {
+            valid: true,
+            spec: spec.name.clone(),
+            resources: spec.wanted.iter().map(v1::Resource::from).collect(),
+        };
+        ui::json(&kind::AGENT_SPEC_VALIDATE, valid);
     }
     ui::message(&format!("The spec of {} is valid.", spec.name));
     Ok(0)
@@ -285,10 +319,16 @@ fn status(json: bool) -> Result<u8, AgentError> {
     let spec = state::file(state::SPEC).exists() || state::attempted().is_some();
     let is_known = spec || complete.is_some() || failed.is_some();
     if json {
-        ui::json(
-            "status",
-            json!({ "status": word, "complete": complete, "failed": failed, "fetched": fetched, "watching": watched, "enforcing": watched && drift.error.is_none(), "drift": drift }),
-        );
+        let status = AgentStatus {
+            status: word.to_owned(),
+            complete: complete.map(Marker),
+            failed: failed.map(Marker),
+            fetched,
+            watching: watched,
+            enforcing: watched && drift.error.is_none(),
+            drift: (&drift).into(),
+        };
+        ui::json(&kind::AGENT_STATUS, status);
     } else {
         let message = failed
             .as_ref()

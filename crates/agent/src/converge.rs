@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use homestak_api::v1::{self, ConfigApplied, ResourceCounts};
 use homestak_core::converge::{Change, Decision, Resource, Step};
 use serde_json::{Value, json};
 
@@ -27,8 +28,15 @@ pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError
 pub(crate) struct ConvergeReport {
     pub(crate) name: String,
     pub(crate) n_steps: usize,
-    /// The result as JSON.
-    pub(crate) body: Value,
+    /// The result.
+    pub(crate) body: ConfigApplied,
+}
+
+impl ConvergeReport {
+    /// Returns the result of a job that ended well.
+    pub(crate) fn result(self) -> Value {
+        serde_json::to_value(self.body).unwrap_or_default()
+    }
 }
 
 /// Applies a spec and writes the marker.
@@ -71,6 +79,7 @@ pub(crate) fn finish(
         .iter()
         .map(Step::description)
         .collect();
+    let n_steps = steps.len();
     observer.started(&changes);
     if !steps.is_empty() {
         state::attempt(&spec.text)?;
@@ -85,41 +94,43 @@ pub(crate) fn finish(
     apply::require_all(&refused)?;
     let counts = mark_complete(spec)?;
     let milliseconds = clock::uptime().saturating_sub(begun);
-    let mut body = json!({
-        "phase": "config", "success": true, "spec": spec.name,
-        "duration_seconds": Duration::from_millis(milliseconds).as_secs_f64(),
-        "changes": changes, "steps": steps,
-    });
-    merge(&mut body, &counts);
+    let body = ConfigApplied {
+        phase: "config".to_owned(),
+        success: true,
+        spec: spec.name.clone(),
+        duration_seconds: Duration::from_millis(milliseconds).as_secs_f64(),
+        changes: v1::changes(&changes),
+        steps,
+        counts,
+    };
     Ok(ConvergeReport {
         name: spec.name.clone(),
-        n_steps: steps.len(),
+        n_steps,
         body,
     })
 }
 
 /// Writes the marker of success, and returns the counts in it.
-pub(crate) fn mark_complete(spec: &Spec) -> Result<Value, AgentError> {
+pub(crate) fn mark_complete(spec: &Spec) -> Result<ResourceCounts, AgentError> {
     let counts = counts(&spec.wanted);
-    let mut marker = json!({ "phase": "config", "status": "complete", "spec": spec.name });
-    merge(&mut marker, &counts);
+    let marker = json!({
+        "phase": "config", "status": "complete", "spec": spec.name,
+        "packages": counts.packages,
+        "services_enabled": counts.services_enabled,
+        "services_disabled": counts.services_disabled,
+        "users": counts.users,
+    });
     state::complete(marker)?;
     Ok(counts)
 }
 
-fn merge(into: &mut Value, from: &Value) {
-    if let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) {
-        into.extend(from.clone());
-    }
-}
-
-/// The counts in markers and results.
-fn counts(wanted: &[Resource]) -> Value {
+/// Counts what markers and results report.
+fn counts(wanted: &[Resource]) -> ResourceCounts {
     let count = |is: &dyn Fn(&Resource) -> bool| wanted.iter().filter(|one| is(one)).count();
-    json!({
-        "packages": count(&|one| matches!(one, Resource::Package { .. })),
-        "services_enabled": count(&|one| matches!(one, Resource::Service { enabled: true, .. })),
-        "services_disabled": count(&|one| matches!(one, Resource::Service { enabled: false, .. })),
-        "users": count(&|one| matches!(one, Resource::User { .. })),
-    })
+    ResourceCounts {
+        packages: count(&|one| matches!(one, Resource::Package { .. })),
+        services_enabled: count(&|one| matches!(one, Resource::Service { enabled: true, .. })),
+        services_disabled: count(&|one| matches!(one, Resource::Service { enabled: false, .. })),
+        users: count(&|one| matches!(one, Resource::User { .. })),
+    }
 }

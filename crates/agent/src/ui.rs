@@ -4,8 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use homestak_api::v1::{AgentFailure, AgentOutput, Kind};
 use homestak_core::foreign::{ForeignText, escape, escape_json};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// Prints a usage error, or the requested help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
@@ -27,12 +28,23 @@ pub(crate) fn write_all(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Prints a result as JSON, `kind` and `version` first.
-pub(crate) fn json(kind: &str, body: Value) {
-    let mut whole = json!({ "kind": kind, "version": 1 });
-    if let (Some(whole), Value::Object(body)) = (whole.as_object_mut(), body) {
-        whole.extend(body);
-    }
+/// Prints the result of a command as JSON.
+pub(crate) fn json<T: Serialize>(kind: &Kind<AgentOutput<T>>, result: T) {
+    output(kind, &AgentOutput::Result(result));
+}
+
+/// Prints the result of a command, or why it failed, as JSON.
+pub(crate) fn output<T: Serialize>(kind: &Kind<AgentOutput<T>>, output: &AgentOutput<T>) {
+    document(&kind.document(output));
+}
+
+/// Prints why a command failed as JSON.
+pub(crate) fn json_failure(kind: &Kind<AgentFailure>, failure: &AgentFailure) {
+    document(&kind.document(failure));
+}
+
+fn document(document: &impl Serialize) {
+    let mut whole = serde_json::to_value(document).unwrap_or_default();
     escape_json(&mut whole, ForeignText::lines);
     _ = write_all(&format!("{whole:#}\n"));
 }

@@ -10,4 +10,5 @@ pub mod probe;
 pub mod runtime;
 mod stop;
 pub mod trust;
+pub mod v1;
 mod verifier;

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use homestak_api::v1::FailureDetail;
+use homestak_core::doc::Code;
 use homestak_core::doc::decode::closest;
-use homestak_core::doc::{Code, Diagnostic, Diagnostics, Severity, Sources};
 use homestak_core::error::chain;
 use homestak_engine::ports::{ErrorClass, NextAction, PortError};
-use serde_json::{Value as Json, json};
 
 /// The kind of an error, which decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,18 +20,6 @@ pub enum ErrorKind {
     Refused,
     /// Interrupted half-way.
     Stopped,
-}
-
-impl ErrorKind {
-    /// Returns the word in JSON output.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Failed => "failed",
-            Self::Usage => "usage",
-            Self::Refused => "refused",
-            Self::Stopped => "stopped",
-        }
-    }
 }
 
 /// An error with hints.
@@ -48,7 +36,7 @@ pub struct DriverError {
     /// The class of the underlying error of a host or node.
     pub class: Option<ErrorClass>,
     /// Diagnostics for JSON output; they were printed before.
-    pub diagnostics: Option<Box<serde_json::Value>>,
+    pub diagnostics: Option<Vec<FailureDetail>>,
 }
 
 impl DriverError {
@@ -203,37 +191,6 @@ pub fn count(number: usize, noun: &str) -> String {
     } else {
         format!("{number} {noun}s")
     }
-}
-
-/// Converts diagnostics to JSON, sorted by location.
-pub fn diagnostics_json(faults: &Diagnostics, sources: &Sources) -> Json {
-    let place = |span| {
-        let location = sources.locate(span);
-        json!({ "path": location.path, "line": location.line, "column": location.column })
-    };
-    let one = |fault: &&Diagnostic| {
-        let mut json = json!({
-            "code": fault.code.id(),
-            "severity": if fault.severity == Severity::Error { "error" } else { "notice" },
-            "message": fault.message,
-            "hint": fault.hint,
-            "labels": fault.labels.iter().map(|(span, text)| {
-                let mut label = place(*span);
-                label["text"] = text.as_str().into();
-                label
-            }).collect::<Vec<_>>(),
-        });
-        if let (Json::Object(json), Json::Object(place)) = (&mut json, place(fault.span)) {
-            json.extend(place);
-        }
-        json
-    };
-    faults
-        .sorted(sources)
-        .iter()
-        .map(one)
-        .collect::<Vec<_>>()
-        .into()
 }
 
 /// Capitalizes the first letter.

@@ -15,7 +15,6 @@ use homestak_engine::operate::Interrupt;
 use homestak_engine::planning::records;
 use homestak_engine::verify::{NodeCheck, verify};
 use homestak_site::SiteSource;
-use serde_json::json;
 
 use crate::driver::Driver;
 use crate::error::{DriverError, count};
@@ -24,6 +23,7 @@ use crate::runs::{has_runs, is_unfinished, lost_id_hint, other_site_hint, runs_o
 use crate::select::{ManifestSelector, select};
 use crate::session::Session;
 use crate::settings::DriverSettings;
+use crate::wire;
 
 /// A manifest to be planned and executed.
 pub struct Job {
@@ -272,7 +272,7 @@ pub fn refusals(plan: &Plan) -> Result<(), DriverError> {
         count(plan.refusals.len(), "refusal")
     ));
     Err(DriverError {
-        diagnostics: Some(Box::new(json!(plan.refusals))),
+        diagnostics: Some(wire::diagnostic::refusals(&plan.refusals)),
         ..refused
     })
 }

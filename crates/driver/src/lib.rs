@@ -29,6 +29,7 @@ pub mod select;
 pub mod session;
 pub mod settings;
 pub mod status;
+pub mod wire;
 
 pub use blocking::run_blocking;
 pub use driver::{Driver, journal};

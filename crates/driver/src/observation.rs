@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use homestak_api::v1::NodePower;
 use homestak_core::observed::PowerState;
 use homestak_core::plan::{Action, NodePlan, PlanOptions, StepKind, Verb};
 use homestak_core::resolve::{ResolveOptions, manifest};
@@ -16,10 +17,10 @@ use crate::driver::Driver;
 use crate::error::DriverError;
 
 /// The observed state of a node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct NodeObservation {
-    /// `running`, `stopped`, `absent` or `unknown`.
-    pub power: &'static str,
+    /// Whether it runs.
+    pub power: NodePower,
     /// Whether it differs from its manifest and spec; `None` when that is not known.
     pub differs: Option<bool>,
     /// The differences as text.
@@ -59,12 +60,12 @@ fn live(node: &NodePlan, not_applied: bool) -> NodeObservation {
     let inside = config.and_then(|config| config.found.as_ref());
     let unseen = not_applied || config.is_some() && inside.is_none();
     let power = match found.map(|found| found.power) {
-        Some(PowerState::Running) => "running",
-        Some(PowerState::Stopped) => "stopped",
-        Some(PowerState::Unknown) => "unknown",
+        Some(PowerState::Running) => NodePower::Running,
+        Some(PowerState::Stopped) => NodePower::Stopped,
+        Some(PowerState::Unknown) => NodePower::Unknown,
         // A guest without its tags may run, and is not inspected.
-        None if node.is_untagged() => "unknown",
-        None => "absent",
+        None if node.is_untagged() => NodePower::Unknown,
+        None => NodePower::Absent,
     };
     let mut differences: Vec<String> = node.reasons.iter().map(|one| one.text.clone()).collect();
     let changes = inside.iter().flat_map(|found| &found.changes);
@@ -73,7 +74,7 @@ fn live(node: &NodePlan, not_applied: bool) -> NodeObservation {
         Action::Nothing if unseen => None,
         Action::Nothing => Some(false),
         Action::Configure if unseen => None,
-        Action::Start if power == "unknown" => None,
+        Action::Start if power == NodePower::Unknown => None,
         Action::Create
         | Action::Start
         | Action::Change

@@ -1,17 +1,18 @@
 //! Plans in files: the plan and the options it was made with, so that it can be compared with a new
 //! one before it is applied.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use homestak_api::v1::{self, ConfigMode, ManifestPlan};
 use homestak_core::plan::{NodePlan, OnError, PLAN_FORMAT, Plan, PlanOptions, Refusal, Verb};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use crate::error::DriverError;
 use crate::select::ManifestSelector;
 
 /// The options of a plan.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub struct PlanFileOptions {
     /// The manifest, and its overrides.
     #[serde(flatten)]
@@ -61,28 +62,27 @@ impl PlanFileOptions {
     }
 }
 
-/// Converts a plan to JSON.
+/// Returns a plan as it is written, with the options it was made with.
 pub fn write(
     plan: &Plan,
     choice: &ManifestSelector,
     site_is_new: bool,
     options: &PlanOptions,
-) -> Json {
-    let mut choice = choice.clone();
-    // It may be applied from another directory.
-    choice.file = choice
-        .file
-        .map(|file| std::path::absolute(&file).unwrap_or(file));
-    let mut body = json!(plan);
-    body["options"] = json!(PlanFileOptions {
-        choice,
+) -> ManifestPlan {
+    // It is applied from whichever directory is the current one then.
+    let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+    let options = v1::PlanOptions {
+        file: (choice.file.as_ref()).map(|file| absolute(file).display().to_string()),
+        json: choice.json.clone(),
+        host: choice.host.clone(),
+        mode: choice.mode.map(ConfigMode::from),
         prune: options.prune,
         depth: options.depth,
-        on_error: options.on_error,
+        on_error: options.on_error.map(v1::OnError::from),
         parallelism: options.parallelism,
         site_is_new,
-    });
-    body
+    };
+    ManifestPlan::new(plan, options)
 }
 
 /// Reads a plan from a file.

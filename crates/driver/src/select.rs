@@ -6,13 +6,13 @@ use homestak_core::catalog::InputDocument;
 use homestak_core::doc::DocumentKind;
 use homestak_core::doc::manifest::Mode;
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::error::DriverError;
 use crate::session::{Session, require_sound};
 
 /// Selects a manifest, with overrides.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ManifestSelector {
     /// Its name.
     #[serde(skip)]

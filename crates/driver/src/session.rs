@@ -11,11 +11,12 @@ use homestak_site::id::{self, IdChange, IdError};
 use homestak_site::{SiteSearch, SiteSource, find, load, load_stock};
 
 use crate::clock::Time;
-use crate::error::{DriverError, count, diagnostics_json};
+use crate::error::{DriverError, count};
 use crate::hosts::known;
 use crate::notices::Notices;
 use crate::secrets::{KeySources, open};
 use crate::settings::DriverSettings;
+use crate::wire;
 
 /// A site opened for one command.
 pub struct Session {
@@ -106,7 +107,7 @@ impl Session {
             let sources = &self.catalog.sources;
             self.notices.diagnostics(&site.diagnostics, sources);
             DriverError {
-                diagnostics: Some(Box::new(diagnostics_json(&site.diagnostics, sources))),
+                diagnostics: Some(wire::diagnostic::details(&site.diagnostics, sources)),
                 ..failed
             }
         })
@@ -253,7 +254,7 @@ pub fn require_sound(
     let error = DriverError::failed("The documents have errors.")
         .hint("fix the errors above, then repeat the command");
     Err(DriverError {
-        diagnostics: Some(Box::new(diagnostics_json(faults, sources))),
+        diagnostics: Some(wire::diagnostic::details(faults, sources)),
         ..error
     })
 }

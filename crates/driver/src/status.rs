@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use homestak_api::v1::NodePower;
 use homestak_core::observed::GuestId;
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use jiff::Timestamp;
@@ -120,7 +121,7 @@ impl<'d> StatusQuery<'d> {
         for (name, node) in &mut nodes {
             node.live = live.get(name).cloned();
             if let Some(live) = &mut node.live
-                && live.power == "absent"
+                && live.power == NodePower::Absent
                 && matches!(node.status, RowStatus::Destroyed | RowStatus::Absent)
             {
                 // Its absence was requested.

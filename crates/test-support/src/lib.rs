@@ -12,6 +12,7 @@
 pub mod bed;
 pub mod guides;
 pub mod images;
+pub mod output;
 pub mod run;
 pub mod sample;
 pub mod server;

@@ -4,6 +4,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use crate::output;
+
 /// What a run printed, and its exit code.
 pub struct Run {
     /// The exit code; -1 when a signal ended it.
@@ -15,12 +17,15 @@ pub struct Run {
 }
 
 impl From<Output> for Run {
+    /// Takes what a program printed. Output of `--json-output` must be of the type of its kind.
     fn from(output: Output) -> Self {
-        Self {
+        let run = Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        };
+        output::check(&run.out);
+        run
     }
 }
 

@@ -9,6 +9,7 @@ mod diagnostics;
 mod documents;
 mod environment;
 mod markdown;
+mod output;
 mod timeouts;
 
 use std::path::Path;
@@ -60,11 +61,13 @@ fn files() -> Result<Vec<File>> {
         .iter()
         .map(|kind| File::new(&schema_path(*kind), &format!("{:#}\n", kind.schema())))
         .collect();
+    files.extend(output::schemas());
     let pages = [
         ("cli", command_line::page()?),
         ("diagnostics", diagnostics::page()?),
         ("documents", documents::page()?),
         ("environment", environment::page()),
+        ("output", output::page()),
         ("timeouts", timeouts::page()),
     ];
     for (name, text) in pages {
@@ -96,11 +99,15 @@ fn difference(file: &File, current: Option<&str>) -> String {
 
 /// Returns the schemas that nothing generates any more.
 fn leftovers(root: &Path, files: &[File]) -> Vec<String> {
-    let Ok(entries) = fs_err::read_dir(root.join("schema")) else {
-        return Vec::new();
-    };
+    let directories = ["schema", "schema/output", "schema/output/agent"];
+    let entries = directories.iter().flat_map(|directory| {
+        let entries = fs_err::read_dir(root.join(directory));
+        let entries = entries.into_iter().flatten().flatten();
+        let entries = entries.filter(|entry| entry.path().is_file());
+        entries
+            .filter_map(move |entry| Some(format!("{directory}/{}", entry.file_name().to_str()?)))
+    });
     let mut left: Vec<String> = entries
-        .filter_map(|entry| Some(format!("schema/{}", entry.ok()?.file_name().to_str()?)))
         .filter(|path| !files.iter().any(|file| file.path == *path))
         .map(|path| format!("{path}:1: not generated any more: delete it"))
         .collect();

@@ -6,10 +6,11 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use homestak_api::v1::AgentFailure;
 use homestak_core::converge::{Change, Step};
 use homestak_core::error::chain;
 use homestak_core::foreign::ForeignText;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(crate) use self::fetch::FetchError;
 use crate::process::ProcessError;
@@ -250,13 +251,18 @@ impl AgentError {
 
     /// Returns the result of a failed job.
     pub(crate) fn result(&self) -> Value {
-        json!({
-            "phase": "config",
-            "success": false,
-            "error": self.word(),
-            "message": self.message(),
-            "code": self.code(),
-        })
+        serde_json::to_value(self.failure()).unwrap_or_default()
+    }
+
+    /// Returns it as it is printed.
+    pub(crate) fn failure(&self) -> AgentFailure {
+        AgentFailure {
+            phase: Some("config".to_owned()),
+            success: false,
+            error: self.word().to_owned(),
+            message: self.message(),
+            code: Some(self.code()),
+        }
     }
 
     /// Returns the error with its causes and a hint.

@@ -9,8 +9,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use homestak_api::durable::{self, Access};
+use homestak_api::v1::{AgentOutput, Kind, SpecFetched};
 use homestak_core::doc::secrets::Secret;
-use serde_json::json;
 
 use crate::args::FetchArgs;
 use crate::error::{AgentError, FetchError};
@@ -25,7 +25,11 @@ const PHASE: &str = "fetch";
 ///
 /// Exit code: 0 fetched; 1 missing settings, or the token was refused (400, 401); 2 the server is
 /// unreachable or has no spec (403, 404, 500); 3 the server's spec is invalid (422).
-pub(crate) fn get(args: &FetchArgs, kind: &str, json: bool) -> Result<u8, AgentError> {
+pub(crate) fn get(
+    args: &FetchArgs,
+    kind: &Kind<AgentOutput<SpecFetched>>,
+    json: bool,
+) -> Result<u8, AgentError> {
     let stored = args.output.is_none();
     if stored && settings::require_root().is_err() {
         return Err(FetchError::NotRoot.into());
@@ -43,10 +47,13 @@ pub(crate) fn get(args: &FetchArgs, kind: &str, json: bool) -> Result<u8, AgentE
         error => AgentError::NotFetched(Box::new(error)),
     })?;
     if json && args.output.as_deref() != Some(Path::new("-")) {
-        ui::json(
-            kind,
-            json!({ "success": true, "spec": spec.name, "path": path, "resources": spec.wanted.len() }),
-        );
+        let fetched = SpecFetched {
+            success: true,
+            spec: spec.name.clone(),
+            path: path.clone(),
+            resources: spec.wanted.len(),
+        };
+        ui::json(kind, fetched);
     }
     ui::message(&match stored {
         true => format!(

@@ -5,6 +5,7 @@ mod worker;
 
 use std::path::Path;
 
+use homestak_api::v1::kind;
 use homestak_core::converge::{Event, NumberedEvent, render};
 use serde_json::{Value, json};
 
@@ -124,7 +125,9 @@ pub(crate) fn run_manually(
     let name = spec.name.clone();
     let result = carry_out(&job, || Ok(spec), options, listener)?;
     if json {
-        ui::json("config.apply", result.clone());
+        let output = serde_json::from_value(result.clone());
+        let output = output.map_err(AgentError::observe("the result of the job"))?;
+        ui::output(&kind::CONFIG_APPLY, &output);
     }
     match result["message"].as_str() {
         Some(message) => ui::message(&format!("error: {message}")),

@@ -61,7 +61,7 @@ impl<'a> Worker<'a> {
         }
         let success = done.is_ok();
         let result = match done {
-            Ok(done) => done.body,
+            Ok(done) => done.result(),
             Err(error) => error.result(),
         };
         let reported = result.clone();

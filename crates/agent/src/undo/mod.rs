@@ -222,7 +222,7 @@ fn resume(job: &Job) -> Result<(), AgentError> {
         }
     };
     let (success, result) = match done {
-        Ok(done) => (true, done.body),
+        Ok(done) => (true, done.result()),
         Err(error) => {
             _ = state::fail(&error, &name);
             tracing::error!("{}", error.message());

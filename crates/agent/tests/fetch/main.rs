@@ -9,16 +9,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use homestak_test_support::run::Run;
 use homestak_test_support::server::{Answer, Server};
 use serde_json::{Value, json};
 
 const TOKEN: &str = "payload.signature-that-is-secret";
-
-struct Run {
-    code: i32,
-    out: String,
-    err: String,
-}
 
 fn spec(name: &str) -> String {
     json!({ "schema_version": 1, "identity": { "hostname": name }, "access": { "posture": "dev", "_posture": { "auth": { "method": "network" } } } })
@@ -53,11 +48,7 @@ fn run_in(directory: &Path, words: &[&str], environment: &[(&str, &str)], input:
         .unwrap();
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
-    let run = Run {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    };
+    let run = Run::from(output);
     assert!(!run.err.contains(TOKEN) && !run.out.contains(TOKEN));
     run
 }

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{CodeTitle, Explanation, kind};
 use homestak_core::doc::Code;
 use homestak_driver::DriverError;
-use serde_json::json;
 
 use super::Outcome;
 use crate::ui::{Printer, table};
@@ -13,11 +13,12 @@ use crate::ui::{Printer, table};
 pub(super) fn run(wanted: Option<&str>, printer: &Printer) -> Outcome {
     let Some(wanted) = wanted else {
         if printer.shape.json {
-            let all: Vec<_> = Code::ALL
-                .iter()
-                .map(|code| json!({ "code": code.id(), "title": code.title() }))
-                .collect();
-            printer.json("explain", json!({ "codes": all }));
+            let codes = Code::ALL.iter().map(|code| CodeTitle {
+                code: code.id().to_owned(),
+                title: code.title().to_owned(),
+            });
+            let codes = codes.collect();
+            printer.json(&kind::EXPLAIN, &Explanation::List { codes });
         } else {
             let rows = Code::ALL
                 .iter()
@@ -34,10 +35,12 @@ pub(super) fn run(wanted: Option<&str>, printer: &Printer) -> Outcome {
         DriverError::unknown("code", wanted, Code::ALL.iter().map(|code| code.id()))
     })?;
     if printer.shape.json {
-        printer.json(
-            "explain",
-            json!({ "code": code.id(), "title": code.title(), "explanation": code.explanation() }),
-        );
+        let explanation = Explanation::Code {
+            code: code.id().to_owned(),
+            title: code.title().to_owned(),
+            explanation: code.explanation().to_owned(),
+        };
+        printer.json(&kind::EXPLAIN, &explanation);
     } else {
         printer.data(&format!(
             "{}: {}\n\n{}\n",

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{self, ImageChange, ImageList, kind};
 use homestak_core::error::chain;
-use homestak_driver::DriverError;
 use homestak_driver::error::count;
 use homestak_driver::hosts::local::{
     self, ImageError, ImageInfo, ImageVerification, Images, LOCAL, Node,
 };
-use serde_json::{Value as Json, json};
+use homestak_driver::{DriverError, wire};
 
 use super::Outcome;
 use crate::args::ImageCommand;
@@ -95,17 +95,15 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
         .iter()
         .filter_map(|name| Some(images.current_tree(name)?.key))
         .collect();
-    let made: Vec<Json> = images
-        .list()
-        .iter()
-        .filter(|image| keys.contains(&image.key) || disk && is_disk_of(image, names))
-        .map(json_of)
-        .collect();
+    let is_built =
+        |image: &&ImageInfo| keys.contains(&image.key) || disk && is_disk_of(image, names);
+    let images = wire::image::images(images.list().iter().filter(is_built));
     if printer.shape.json {
-        printer.json("image.build", json!({ "success": true, "images": made }));
+        let success = true;
+        printer.json(&kind::IMAGE_BUILD, &ImageChange { success, images });
     } else {
-        for image in &made {
-            printer.data(&format!("{}\n", image["path"].as_str().unwrap_or_default()));
+        for image in &images {
+            printer.data(&format!("{}\n", image.path));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -123,8 +121,8 @@ fn is_disk_of(image: &ImageInfo, names: &[String]) -> bool {
 
 fn list(images: &[ImageInfo], printer: &Printer) {
     if printer.shape.json {
-        let images: Vec<Json> = images.iter().map(json_of).collect();
-        printer.json("image.list", json!({ "images": images }));
+        let images = wire::image::images(images);
+        printer.json(&kind::IMAGE_LIST, &ImageList { images });
         return;
     }
     if images.is_empty() {
@@ -173,17 +171,11 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
         .map(|verification| verification.info.id())
         .collect();
     if printer.shape.json {
-        let checked: Vec<Json> = verifications
-            .iter()
-            .map(|verification| {
-                let mut image = json_of(&verification.info);
-                image["sound"] = verification.is_intact().into();
-                image["found"] = verification.found.as_str().into();
-                image
-            })
-            .collect();
-        let body = json!({ "success": damaged.is_empty(), "images": checked });
-        printer.json("image.verify", body);
+        let verification = v1::ImageVerification {
+            success: damaged.is_empty(),
+            images: verifications.iter().map(wire::image::verified).collect(),
+        };
+        printer.json(&kind::IMAGE_VERIFY, &verification);
         return Ok(ExitCode::from(u8::from(!damaged.is_empty())));
     }
     for verification in &verifications {
@@ -261,8 +253,8 @@ fn remove(
     })?;
     let removed = removed.map_err(worded)?;
     if printer.shape.json {
-        let images: Vec<Json> = removed.iter().map(json_of).collect();
-        printer.json("image.remove", json!({ "success": true, "images": images }));
+        let (success, images) = (true, wire::image::images(&removed));
+        printer.json(&kind::IMAGE_REMOVE, &ImageChange { success, images });
     } else {
         let bytes: u64 = removed.iter().map(|image| image.bytes).sum();
         printer.say(&format!(
@@ -272,21 +264,6 @@ fn remove(
         ));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn json_of(image: &ImageInfo) -> Json {
-    json!({
-        "name": image.name,
-        "key": image.key,
-        "path": image.path.display().to_string(),
-        "made": image.made.to_string(),
-        "mirror": image.mirror,
-        "bytes": image.bytes,
-        "files": image.files,
-        "checksum": format!("sha256:{}", image.checksum),
-        "current": image.current,
-        "in_use": image.in_use,
-    })
 }
 
 /// Words an error for a person.

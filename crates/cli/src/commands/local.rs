@@ -2,12 +2,10 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{LocalCleanup, kind};
 use homestak_driver::error::count;
-use homestak_driver::hosts::local::{
-    self, Engine, LOCAL, Local, Node, PortError, RemoteCall, RemoteReply,
-};
-use homestak_driver::{DriverError, run_blocking};
-use serde_json::json;
+use homestak_driver::hosts::local::{self, LOCAL, Local, Node, PortError, RemoteCall, RemoteReply};
+use homestak_driver::{DriverError, run_blocking, wire};
 
 use super::Outcome;
 use super::host::preflight::report;
@@ -61,14 +59,7 @@ fn setup(settings: &Settings, printer: &Printer) -> Outcome {
 fn show(local: &Local, printer: &Printer) -> Outcome {
     let nodes = local.nodes().map_err(|error| word(&error))?;
     if printer.shape.json {
-        let rows: Vec<_> = nodes
-            .iter()
-            .map(|(node, running)| row_json(node, *running))
-            .collect();
-        printer.json(
-            "local.show",
-            json!({ "root": local.instance().root(), "network": local.network(), "nodes": rows }),
-        );
+        printer.json(&kind::LOCAL_SHOW, &wire::local::nodes(local, &nodes));
         return Ok(ExitCode::SUCCESS);
     }
     if nodes.is_empty() {
@@ -93,23 +84,6 @@ fn row(node: &Node, running: bool) -> Vec<String> {
         format!("{} MiB", node.memory),
         if running { "running" } else { "stopped" }.to_owned(),
     ]
-}
-
-fn row_json(node: &Node, running: bool) -> serde_json::Value {
-    json!({
-        "name": node.name,
-        "manifest": node.manifest,
-        "id": node.vmid,
-        "uuid": node.guest(),
-        "site": node.site,
-        "address": node.address.0,
-        "engine": node.engine,
-        "cores": node.cores,
-        "memory": node.memory,
-        "image": node.image,
-        "isolated": node.engine == Engine::Machine || node.ids.is_some(),
-        "running": running,
-    })
 }
 
 fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
@@ -163,10 +137,7 @@ fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
 
 fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
     if printer.shape.json {
-        printer.json(
-            "local.clean",
-            json!({ "nodes": nodes, "leftovers": leftovers }),
-        );
+        printer.json(&kind::LOCAL_CLEAN, &LocalCleanup { nodes, leftovers });
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,10 +23,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use homestak_api::durable::{self, Access};
+use homestak_api::v1::{Diagnostic, Kind};
 use homestak_core::doc::{Diagnostics, Sources};
-use homestak_driver::error::diagnostics_json;
-use homestak_driver::{Driver, DriverError, Session};
-use serde_json::Value as Json;
+use homestak_driver::{Driver, DriverError, Session, wire};
+use serde::Serialize;
 
 use crate::args::{AgentArgs, Command};
 use crate::settings::Settings;
@@ -89,20 +89,18 @@ fn run_agent(command: &[&str], own: AgentArgs, printer: &Printer) -> ExitCode {
 }
 
 /// Prints the result of a check: diagnostics, then a line or JSON. An error makes it fail.
-fn verdict(
+fn verdict<T: Serialize>(
     printer: &Printer,
-    kind: &str,
-    faults: &Diagnostics,
-    sources: &Sources,
-    mut body: Json,
+    kind: &Kind<T>,
+    (faults, sources): (&Diagnostics, &Sources),
+    body: impl FnOnce(bool, Vec<Diagnostic>) -> T,
     good: &str,
 ) -> Outcome {
     printer.diagnostics(faults, sources);
     let valid = faults.errors() == 0;
     if printer.shape.json {
-        body["success"] = valid.into();
-        body["diagnostics"] = diagnostics_json(faults, sources);
-        printer.json(kind, body);
+        let diagnostics = wire::diagnostic::diagnostics(faults, sources);
+        printer.json(kind, &body(valid, diagnostics));
     } else if valid {
         printer.data(&format!("{good}\n"));
     }

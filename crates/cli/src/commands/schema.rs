@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use homestak_api::v1::{self, SchemaFiles};
 use homestak_core::doc::DocumentKind;
 use homestak_driver::DriverError;
-use serde_json::{Map, json};
+use serde_json::{Map, Value};
 
 use super::{Outcome, write_file};
 use crate::ui::Printer;
@@ -31,7 +32,7 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
                     .iter()
                     .map(|kind| (kind.word().to_owned(), kind.schema()))
                     .collect();
-                printer.raw_json(&map.into());
+                printer.raw_json(&Value::Object(map));
             }
         }
         return Ok(ExitCode::SUCCESS);
@@ -45,7 +46,11 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
         written.push(path.display().to_string());
     }
     if printer.shape.json {
-        printer.json("schema", json!({ "success": true, "files": written }));
+        let files = SchemaFiles {
+            success: true,
+            files: written,
+        };
+        printer.json(&v1::kind::SCHEMA, &files);
     } else {
         printer.data(&(written.join("\n") + "\n"));
     }

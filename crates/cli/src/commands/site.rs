@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use homestak_api::v1::{SiteCandidate, SiteDetail, SiteInit, SiteNewId, SiteValidation, kind};
 use homestak_core::catalog::LoadProblem;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, DocumentKind, Severity};
@@ -13,7 +14,6 @@ use homestak_driver::{DriverError, journal};
 use homestak_site::find::{SearchOutcome, SearchedPath};
 use homestak_site::id::{self, IdError};
 use homestak_site::{SiteSource, git, init};
-use serde_json::json;
 
 use super::{Outcome, agree, verdict};
 use crate::args::SiteCommand;
@@ -58,8 +58,7 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
     };
     if known.as_ref() == Some(&new) {
         if printer.shape.json {
-            let body = json!({ "success": true, "id": new, "before": known, "file": null });
-            printer.json("site.new-id", body);
+            print_new_id(&new, known.as_ref(), None, printer);
         } else {
             printer.say(&format!(
                 "The site's id is `{new}` already; nothing was changed."
@@ -87,8 +86,7 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
     }
     let file = session.replace_id(&new)?;
     if printer.shape.json {
-        let body = json!({ "success": true, "id": new.as_str(), "before": known, "file": file });
-        printer.json("site.new-id", body);
+        print_new_id(&new, known.as_ref(), Some(&file), printer);
     } else {
         printer.say(&format!(
             "The site's id is `{new}`, written to {}",
@@ -96,6 +94,16 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_new_id(new: &SiteId, before: Option<&SiteId>, file: Option<&Path>, printer: &Printer) {
+    let body = SiteNewId {
+        success: true,
+        id: new.to_string(),
+        before: before.map(ToString::to_string),
+        file: file.map(|file| file.display().to_string()),
+    };
+    printer.json(&kind::SITE_NEW_ID, &body);
 }
 
 /// Says in a few words why the id is unknown.
@@ -140,23 +148,25 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
     ]
     .to_vec();
     if printer.shape.json {
-        let looks: Vec<_> = session
-            .search
-            .searched
-            .iter()
-            .map(|look| json!({ "by": look.by, "path": look.path, "outcome": outcome(look) }))
-            .collect();
-        let documents: serde_json::Map<_, _> = counts
-            .iter()
-            .map(|(kind, number)| (format!("{}s", kind.word()), (*number).into()))
-            .collect();
-        printer.json(
-            "site.show",
-            json!({
-                "site": chosen, "chosen_by": by, "looked_at": looks, "documents": documents,
-                "secrets": secrets, "state": settings.driver.state, "id": id.as_ref().ok(), "id_error": id.as_ref().err(),
-            }),
-        );
+        let looked_at = session.search.searched.iter().map(|look| SiteCandidate {
+            by: look.by.to_owned(),
+            path: look.path.as_ref().map(|path| path.display().to_string()),
+            outcome: outcome(look).to_owned(),
+        });
+        let documents = counts.iter();
+        let documents =
+            documents.map(|(kind, number)| (format!("{}s", kind.word()), (*number).into()));
+        let detail = SiteDetail {
+            site: chosen,
+            chosen_by: by.to_owned(),
+            looked_at: looked_at.collect(),
+            documents: documents.collect(),
+            secrets: secrets.to_owned(),
+            state: settings.driver.state.display().to_string(),
+            id: (id.as_ref().ok().copied().flatten()).map(ToString::to_string),
+            id_error: id.err(),
+        };
+        printer.json(&kind::SITE_SHOW, &detail);
         return Ok(ExitCode::SUCCESS);
     }
     let documents: Vec<String> = counts
@@ -202,10 +212,14 @@ fn outcome(look: &SearchedPath) -> &'static str {
 fn start(directory: &Path, printer: &Printer) -> Outcome {
     let written = init(directory)?;
     if printer.shape.json {
-        printer.json(
-            "site.init",
-            json!({ "success": true, "site": directory, "files": written }),
-        );
+        let init = SiteInit {
+            success: true,
+            site: directory.display().to_string(),
+            files: (written.iter())
+                .map(|file| file.display().to_string())
+                .collect(),
+        };
+        printer.json(&kind::SITE_INIT, &init);
         return Ok(ExitCode::SUCCESS);
     }
     let shown = directory.display();
@@ -236,14 +250,13 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
         count(catalog.specs.len(), "spec"),
         count(documents, "document in all").replace("document in alls", "documents in all"),
     );
-    verdict(
-        printer,
-        "site.validate",
-        &faults,
-        &catalog.sources,
-        json!({ "documents": documents }),
-        &good,
-    )
+    let body = |success, diagnostics| SiteValidation {
+        documents,
+        success,
+        diagnostics,
+    };
+    let found = (&faults, &catalog.sources);
+    verdict(printer, &kind::SITE_VALIDATE, found, body, &good)
 }
 
 fn plaintext_in_git(file: &str) -> LoadProblem {

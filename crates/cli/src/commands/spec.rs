@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use homestak_api::v1::{SpecList, SpecSummary, SpecValidation, kind};
 use homestak_core::doc::{Diagnostics, DocumentKind};
 use homestak_core::resolve::spec::{DEFAULT_POSTURE, check, spec};
 use homestak_driver::error::count;
-use homestak_driver::{DriverError, Session, require_sound};
-use serde_json::json;
+use homestak_driver::{DriverError, Session, require_sound, wire};
 
-use super::manifest::show::{origin_rows, origins_json, reveal};
+use super::manifest::show::{origin_rows, reveal};
 use super::{Outcome, run_agent, verdict};
 use crate::args::SpecCommand;
 use crate::settings::Settings;
@@ -45,10 +45,13 @@ fn list(session: &Session, printer: &Printer) -> Outcome {
         )
     });
     if printer.shape.json {
-        let specs: Vec<_> = described
-            .map(|(name, posture, description)| json!({ "name": name, "posture": posture, "description": description }))
-            .collect();
-        printer.json("spec.list", json!({ "specs": specs }));
+        let specs = described.map(|(name, posture, description)| SpecSummary {
+            name: name.to_owned(),
+            posture: posture.to_owned(),
+            description: description.to_owned(),
+        });
+        let specs = specs.collect();
+        printer.json(&kind::SPEC_LIST, &SpecList { specs });
     } else {
         let rows = described
             .map(|(name, posture, text)| vec![name.into(), posture.into(), text.into()])
@@ -79,11 +82,11 @@ fn show(
     let sheet = spec(catalog, name, None, reveal(show_secrets))
         .ok_or_else(|| DriverError::failed(format!("The spec `{name}` could not be read.")))?;
     if printer.shape.json {
-        let mut body = json!({ "name": name, "spec": sheet.json() });
-        if origin {
-            body["origins"] = origins_json(&sheet, &catalog.sources);
-        }
-        printer.json("spec.show", body);
+        let sources = origin.then_some(&catalog.sources);
+        printer.json(
+            &kind::SPEC_SHOW,
+            &wire::manifest::spec(name, sheet, sources),
+        );
     } else if origin {
         printer.data(&table::render(
             &["value", "is", "from"],
@@ -134,12 +137,11 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
             &format!("{} are", count(names.len(), "spec")),
         )
     };
-    verdict(
-        printer,
-        "spec.validate",
-        &faults,
-        &session.catalog.sources,
-        json!({ "specs": names }),
-        &good,
-    )
+    let body = |success, diagnostics| SpecValidation {
+        specs: names,
+        success,
+        diagnostics,
+    };
+    let found = (&faults, &session.catalog.sources);
+    verdict(printer, &kind::SPEC_VALIDATE, found, body, &good)
 }

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use homestak_driver::Driver;
+use homestak_api::v1::kind;
 use homestak_driver::error::count;
 use homestak_driver::rebuild::{RebuildReport, locked_out, rebuild};
 use homestak_driver::runs::RunSelector;
-use serde_json::{Value as Json, json};
+use homestak_driver::{Driver, wire};
 
 use super::{Outcome, driver};
 use crate::args::{RebuildArgs, StateCommand};
@@ -46,29 +46,8 @@ fn show(
     };
     let before = summary.known.len() - summary.restored.len();
     if printer.shape.json {
-        let restored: Vec<Json> = summary.restored.iter().map(|(manifest, record)| {
-            json!({ "manifest": manifest, "host": record.host, "node": record.name, "vmid": record.guest.vmid, "address": record.address })
-        }).collect();
-        let refused: Vec<Json> = summary.refused.iter().map(|(manifest, refusal)| {
-            json!({ "manifest": manifest, "node": refusal.node, "reason": refusal.reason.text, "hint": refusal.hint })
-        }).collect();
-        let locked: Vec<Json> = locked
-            .iter()
-            .map(|(record, lines)| json!({ "node": record.name, "host": record.host, "commands": lines }))
-            .collect();
-        let sites: Vec<Json> = summary
-            .sites
-            .iter()
-            .map(|(site, manifests)| json!({ "site": site, "manifests": manifests }))
-            .collect();
-        printer.json(
-            "state.rebuild",
-            json!({
-                "success": code == 0, "dry_run": args.dry_run, "restored": restored, "known": before,
-                "refused": refused, "without_keys": locked, "unreachable": summary.lost,
-                "other_sites": sites,
-            }),
-        );
+        let rebuilt = wire::state::rebuild(summary, &locked, code == 0, args.dry_run);
+        printer.json(&kind::STATE_REBUILD, &rebuilt);
         return Ok(ExitCode::from(code));
     }
     let rows = summary.restored.iter().map(|(manifest, record)| {

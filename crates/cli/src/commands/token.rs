@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{Kind, TokenClaims, TokenInspection, TokenMinted, kind};
 use homestak_core::resolve::tofu::signing_key;
 use homestak_core::token::{Claims, SigningKey, inspect, mint, verify};
 use homestak_driver::{DriverError, Session, require_sound};
-use serde_json::json;
 
 use super::Outcome;
 use crate::args::TokenCommand;
@@ -28,10 +28,8 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
             };
             let token = mint(&claims, &key(&session, printer)?);
             if printer.shape.json {
-                printer.json(
-                    "token.mint",
-                    json!({ "token": token, "claims": claims_json(&claims) }),
-                );
+                let claims = TokenClaims::from(&claims);
+                printer.json(&kind::TOKEN_MINT, &TokenMinted { token, claims });
             } else {
                 printer.data(&format!("{token}\n"));
             }
@@ -39,13 +37,18 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
         TokenCommand::Inspect {
             token,
             verify: false,
-        } => show("token.inspect", &inspect(&given(&token)?)?, None, printer),
+        } => show(
+            &kind::TOKEN_INSPECT,
+            &inspect(&given(&token)?)?,
+            None,
+            printer,
+        ),
         TokenCommand::Inspect {
             token,
             verify: true,
         } => {
             let claims = verify(&given(&token)?, &key(&settings.session()?, printer)?, None)?;
-            show("token.inspect", &claims, Some(true), printer);
+            show(&kind::TOKEN_INSPECT, &claims, Some(true), printer);
         }
         TokenCommand::Verify { token, node } => {
             let claims = verify(
@@ -53,7 +56,7 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
                 &key(&settings.session()?, printer)?,
                 node.as_deref(),
             )?;
-            show("token.verify", &claims, Some(true), printer);
+            show(&kind::TOKEN_VERIFY, &claims, Some(true), printer);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -89,16 +92,14 @@ fn key(session: &Session, printer: &Printer) -> Result<SigningKey, DriverError> 
     Ok(SigningKey::from_hex(key.value.expose())?)
 }
 
-fn claims_json(claims: &Claims) -> serde_json::Value {
-    json!({ "v": 1, "n": claims.node, "s": claims.spec, "iat": claims.issued_at })
-}
-
-fn show(kind: &str, claims: &Claims, verified: Option<bool>, printer: &Printer) {
+fn show(kind: &Kind<TokenInspection>, claims: &Claims, verified: Option<bool>, printer: &Printer) {
     if printer.shape.json {
-        printer.json(
-            kind,
-            json!({ "success": true, "claims": claims_json(claims), "verified": verified }),
-        );
+        let inspection = TokenInspection {
+            success: true,
+            claims: claims.into(),
+            verified,
+        };
+        printer.json(kind, &inspection);
         return;
     }
     let minted = jiff::Timestamp::from_second(claims.issued_at)

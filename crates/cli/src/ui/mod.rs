@@ -17,12 +17,13 @@ use std::process::ExitCode;
 
 use anstream::ColorChoice;
 use clap::CommandFactory as _;
+use homestak_api::v1::{Kind, kind};
 use homestak_core::doc::{Diagnostics, Sources};
 use homestak_core::foreign::{escape, escape_but_style, escape_in_json};
 use homestak_driver::error::count;
-use homestak_driver::{DriverError, ErrorKind, Notices};
+use homestak_driver::{DriverError, ErrorKind, Notices, wire};
 use owo_colors::OwoColorize as _;
-use serde_json::{Value as Json, json};
+use serde::Serialize;
 
 use crate::args::{Cli, GlobalArgs};
 use crate::legacy;
@@ -112,29 +113,29 @@ impl Printer {
         _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     }
 
-    /// Prints a result as JSON on stdout: `kind` and `version` first, so that readers can tell.
-    pub(crate) fn json(&self, kind: &str, body: Json) {
-        self.raw_json(&with_kind(kind, body));
+    /// Prints a result as JSON on stdout.
+    pub(crate) fn json<T: Serialize>(&self, kind: &Kind<T>, body: &T) {
+        self.raw_json(&kind.document(body));
     }
 
-    /// Prints JSON that has a form of its own.
-    pub(crate) fn raw_json(&self, json: &Json) {
-        // Written as it is made: the text of a big manifest is as big as the values it is made of.
-        // JSON has no colours, so nothing is lost by not asking whether there may be any.
+    /// Prints JSON that is no output of a kind.
+    pub(crate) fn raw_json(&self, value: &impl Serialize) {
+        // Written as it is serialized: the text of a big manifest is as big as its values. JSON has
+        // no colours.
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         if std::io::stdout().is_terminal() {
-            let text = format!("{json:#}\n");
-            _ = out.write_all(escape_in_json(&text).as_bytes());
+            let text = serde_json::to_string_pretty(value).unwrap_or_default();
+            _ = writeln!(out, "{}", escape_in_json(&text));
             return;
         }
-        _ = serde_json::to_writer_pretty(&mut out, json)
+        _ = serde_json::to_writer_pretty(&mut out, value)
             .map_err(std::io::Error::from)
             .and_then(|()| out.write_all(b"\n"))
             .and_then(|()| out.flush());
     }
 
-    /// Prints a result as JSON in one line, after lines of events.
-    pub(crate) fn json_line(&self, value: &impl serde::Serialize) {
+    /// Prints JSON in one line.
+    pub(crate) fn json_line(&self, value: &impl Serialize) {
         let mut out = std::io::stdout().lock();
         let Ok(text) = serde_json::to_string(value) else {
             return;
@@ -197,17 +198,7 @@ impl Printer {
     /// Prints an error and returns its exit code.
     pub(crate) fn fail(&self, error: &DriverError) -> ExitCode {
         if self.shape.json {
-            let mut body = json!({
-                "success": false,
-                "error": { "kind": error.kind.word(), "message": error.message, "hints": error.hints },
-            });
-            if let Some(diagnostics) = &error.diagnostics {
-                body["diagnostics"] = diagnostics.as_ref().clone();
-            }
-            if let Some(code) = error.code {
-                body["error"]["code"] = code.id().into();
-            }
-            self.json("error", body);
+            self.json(&kind::ERROR, &wire::diagnostic::failure(error));
         }
         let label = match error.kind {
             ErrorKind::Failed | ErrorKind::Usage | ErrorKind::Stopped => "error",
@@ -247,15 +238,6 @@ fn exit_code(kind: ErrorKind) -> u8 {
         ErrorKind::Refused => 3,
         ErrorKind::Stopped => 4,
     }
-}
-
-/// Puts kind and version before a body.
-pub(crate) fn with_kind(kind: &str, body: Json) -> Json {
-    let mut whole = json!({ "kind": kind, "version": 1 });
-    if let (Json::Object(whole), Json::Object(body)) = (&mut whole, body) {
-        whole.extend(body);
-    }
-    whole
 }
 
 /// Prints the overview for a call without arguments.

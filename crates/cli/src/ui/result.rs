@@ -3,7 +3,6 @@
 use homestak_core::plan::StepKind;
 use homestak_driver::runs::{ReportRow, RowStatus, RunOutcome, RunReport, StepError};
 use owo_colors::OwoColorize as _;
-use serde_json::{Value as Json, json};
 
 use super::{Printer, table};
 
@@ -59,65 +58,6 @@ pub(crate) fn heading(kind: StepKind) -> &'static str {
         | StepKind::Destroy
         | StepKind::Reidentify => kind.word(),
     }
-}
-
-/// Turns nodes into JSON.
-pub(crate) fn nodes_json(run_report: &RunReport) -> Json {
-    let node = |row: &ReportRow| {
-        let mut json = json!({ "name": row.name, "status": row.status.word() });
-        if let Some(id) = row.guest_id {
-            json["vm_id"] = json!(id);
-        }
-        if let Some(address) = row.address {
-            json["ip"] = address.to_string().into();
-        }
-        if !row.phases.is_empty() {
-            json["duration"] = rounded(row.seconds());
-        }
-        if let Some(error) = &row.error {
-            json["error"] = error.message.as_str().into();
-        }
-        json
-    };
-    run_report.nodes.iter().map(node).collect::<Vec<_>>().into()
-}
-
-/// Turns images that were fetched, or could not be, into JSON.
-pub(crate) fn images_json(run_report: &RunReport) -> Json {
-    let told = run_report
-        .images
-        .iter()
-        .filter(|row| row.changed || row.error.is_some());
-    let image = |row: &ReportRow| {
-        let mut json = json!({ "name": row.name, "status": row.status.word() });
-        if let Some(error) = &row.error {
-            json["error"] = error.message.as_str().into();
-        }
-        json
-    };
-    told.map(image).collect::<Vec<_>>().into()
-}
-
-/// Turns the result of a run into JSON.
-pub(crate) fn json(verb: &str, run_report: &RunReport, success: bool) -> Json {
-    let (ending, seconds) = match run_report.ended {
-        Some((ending, seconds)) => (Json::from(ending.word()), seconds),
-        None => (Json::Null, 0.0),
-    };
-    json!({
-        "verb": verb,
-        "success": success,
-        "duration_seconds": rounded(seconds),
-        "nodes": nodes_json(run_report),
-        "images": images_json(run_report),
-        "run": run_report.run.map(|run| run.0),
-        "ending": ending,
-    })
-}
-
-/// Rounds seconds to milliseconds.
-pub(crate) fn rounded(seconds: f64) -> Json {
-    ((seconds * 1000.0).round() / 1000.0).into()
 }
 
 /// Prints all errors of a run, with log lines and hints.

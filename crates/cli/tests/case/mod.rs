@@ -139,9 +139,10 @@ impl Case {
             .status
             .code()
             .map_or_else(|| "none".to_owned(), |code| code.to_string());
+        let stdout = String::from_utf8(output.stdout)?;
+        homestak_test_support::output::check(&stdout);
         Ok(format!(
-            "exit {exit}\n--- stdout\n{}--- stderr\n{}",
-            String::from_utf8(output.stdout)?,
+            "exit {exit}\n--- stdout\n{stdout}--- stderr\n{}",
             String::from_utf8(output.stderr)?
         ))
     }

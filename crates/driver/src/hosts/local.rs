@@ -7,19 +7,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_api::limit::monotonic;
 use homestak_api::runtime::leavable;
+use homestak_api::v1::{HostDetail, LocalHost};
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{DEFAULT_USER, NodeLocation, Plan};
 use homestak_engine::context::run_blocking;
 use homestak_engine::ports::Provider;
-use homestak_providers::finding::{Finding, Severity};
+use homestak_providers::finding::Finding;
 use homestak_providers::local::{self, FirstBoot, Instance, LocalSettings, RemoteHost};
 use homestak_providers::ssh::Ssh;
-use serde_json::{Value as Json, json};
 
 use super::inside::SshCarrier;
 use super::{HostContext, HostDriver, HostKind, HostTraits};
 use crate::error::DriverError;
 use crate::settings::DriverSettings;
+use crate::wire;
 
 pub use homestak_engine::ports::PortError;
 pub use homestak_providers::image::{ImageError, ImageInfo, ImageVerification, Images};
@@ -134,19 +135,17 @@ impl HostDriver for ThisMachine {
         self.findings(asked).await
     }
 
-    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
-        let root = &self.0.settings.local_root;
-        let mut body = json!({ "name": name, "kind": "this machine", "root": root });
-        if !offline {
-            let findings = self.findings(Vec::new()).await?;
-            let lacks: Vec<&str> = findings
-                .iter()
-                .filter(|finding| finding.severity == Severity::Failure)
-                .map(|finding| finding.detail.as_str())
-                .collect();
-            body["says"] = json!({ "ready": lacks.is_empty(), "lacks": lacks });
-        }
-        Ok(body)
+    async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError> {
+        let says = match offline {
+            true => None,
+            false => Some(wire::host::local_report(&self.findings(Vec::new()).await?)),
+        };
+        Ok(HostDetail::Local(LocalHost {
+            name: name.to_owned(),
+            host_kind: "this machine".to_owned(),
+            root: self.0.settings.local_root.display().to_string(),
+            says,
+        }))
     }
 }
 

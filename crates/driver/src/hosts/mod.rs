@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::runtime::leavable;
+use homestak_api::v1::HostDetail;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::host_kind::HostKindInfo;
 use homestak_core::plan::Plan;
@@ -22,7 +23,6 @@ use homestak_engine::events::EventHub;
 use homestak_engine::ports::{HostConnector, PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::ssh::Keyring;
-use serde_json::Value as Json;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -92,7 +92,7 @@ pub trait HostDriver: Send + Sync {
     /// Checks whether a host is ready, optionally for a plan.
     async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError>;
     /// Returns the configuration of a host and, unless `offline`, its state.
-    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError>;
+    async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError>;
 }
 
 /// What the drivers of hosts share.

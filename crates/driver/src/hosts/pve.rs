@@ -8,19 +8,20 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
+use homestak_api::v1::{HostDetail, PveHost};
 use homestak_core::doc::pve_node::PveNode;
 use homestak_core::plan::Plan;
-use homestak_engine::ports::{Capabilities, Inventory, PortError, Provider};
+use homestak_engine::ports::{PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::pve::preflight::check;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_site::SiteSource;
-use serde_json::{Value as Json, json};
 
 use super::{HostContext, HostDriver, HostKind, HostTraits};
-use crate::error::{DriverError, count};
+use crate::error::DriverError;
 use crate::preflight::wanted;
 use crate::session::Session;
+use crate::wire;
 
 /// Proxmox VE hosts.
 pub(super) const KIND: HostKind = HostKind {
@@ -90,53 +91,32 @@ impl HostDriver for PveHosts {
         Ok(check(&facts, &wanted))
     }
 
-    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
+    async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError> {
         let node = document(name, &self.0.session)?;
-        let text = |value: Option<String>| value.map_or(Json::Null, Json::String);
-        let mut body = json!({
-            "name": name,
-            "node": node.node.as_ref().map_or(name, |node| node.as_str()),
-            "api_endpoint": text(node.api_endpoint.as_ref().map(ToString::to_string)),
-            "datastore": text(node.datastore.as_ref().map(ToString::to_string)),
-            "ip": text(node.ip.as_ref().map(ToString::to_string)),
-            "fingerprint": text(node.fingerprint.as_ref().map(ToString::to_string)),
-        });
-        if !offline {
-            let pve = connect(name, &self.0.session)?;
-            let asked = async { Ok((pve.capabilities().await?, pve.observe().await?)) };
-            let failed = |error| DriverError::of_host(name, &error);
-            let (capabilities, observed) = asked.await.map_err(failed)?;
-            body["says"] = says(&capabilities, &observed);
-        }
-        Ok(body)
+        let says = match offline {
+            true => None,
+            false => {
+                let pve = connect(name, &self.0.session)?;
+                let asked = async { Ok((pve.capabilities().await?, pve.observe().await?)) };
+                let failed = |error| DriverError::of_host(name, &error);
+                let (capabilities, observed) = asked.await.map_err(failed)?;
+                Some(wire::host::pve_report(&capabilities, &observed))
+            }
+        };
+        Ok(HostDetail::Pve(PveHost {
+            name: name.to_owned(),
+            node: node
+                .node
+                .as_ref()
+                .map_or(name, |node| node.as_str())
+                .to_owned(),
+            api_endpoint: node.api_endpoint.as_ref().map(ToString::to_string),
+            datastore: node.datastore.as_ref().map(ToString::to_string),
+            ip: node.ip.as_ref().map(ToString::to_string),
+            fingerprint: node.fingerprint.as_ref().map(ToString::to_string),
+            says,
+        }))
     }
-}
-
-fn says(capabilities: &Capabilities, observed: &Inventory) -> Json {
-    let hosts: Vec<Json> = observed
-        .hosts
-        .iter()
-        .map(|host| json!({ "name": host.name, "online": host.online }))
-        .collect();
-    let storages: Vec<Json> = observed
-        .storages
-        .iter()
-        .map(|storage| {
-            json!({ "name": storage.name, "host": storage.host, "content": storage.content, "active": storage.active })
-        })
-        .collect();
-    let ours = observed
-        .guests
-        .iter()
-        .filter(|guest| guest.uuid.is_some())
-        .count();
-    json!({
-        "product": capabilities.product,
-        "writable": capabilities.writable,
-        "hosts": hosts,
-        "storages": storages,
-        "guests": format!("{}, {ours} of them ours", count(observed.guests.len(), "guest")),
-    })
 }
 
 /// Returns the document of a Proxmox VE host.

@@ -11,13 +11,13 @@ use async_trait::async_trait;
 use homestak_api::probe;
 use homestak_api::runtime::pause;
 use homestak_api::trust::{Fingerprint, Trust};
+use homestak_api::v1::{HostDetail, SimHost, SimReport};
 use homestak_core::plan::Plan;
 use homestak_engine::context::run_blocking;
 use homestak_engine::ports::{PortError, Provider};
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::pve::{self, ApiToken, Credential, Pve, PveSettings};
 use homestak_sim::kept::{self, Endpoint, Lock};
-use serde_json::{Value as Json, json};
 
 use super::pve::client;
 use super::{HostContext, HostDriver, HostKind, HostTraits};
@@ -142,17 +142,25 @@ impl HostDriver for Simulator {
         }])
     }
 
-    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
+    async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError> {
         let directory = directory(&self.site.settings);
-        let mut body = json!({ "name": name, "kind": "simulator", "directory": directory });
-        if !offline {
-            let endpoint = crate::blocking::run_blocking(move || answering(&directory)).await?;
-            body["says"] = json!({
-                "running": endpoint.is_some(),
-                "api_endpoint": endpoint.map(|endpoint| endpoint.url),
-            });
-        }
-        Ok(body)
+        let shown = directory.display().to_string();
+        let says = match offline {
+            true => None,
+            false => {
+                let endpoint = crate::blocking::run_blocking(move || answering(&directory)).await?;
+                Some(SimReport {
+                    running: endpoint.is_some(),
+                    api_endpoint: endpoint.map(|endpoint| endpoint.url),
+                })
+            }
+        };
+        Ok(HostDetail::Sim(SimHost {
+            name: name.to_owned(),
+            host_kind: "simulator".to_owned(),
+            directory: shown,
+            says,
+        }))
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_api::v1::{HostDetail, SshHost, SshReport};
 use homestak_core::doc::host::Host;
 use homestak_core::plan::Plan;
 use homestak_engine::ports::{PortError, Provider};
 use homestak_providers::finding::{Finding, Severity};
-use serde_json::{Value as Json, json};
 
 use super::pve::document;
 use super::{HostContext, HostDriver, HostKind, HostTraits};
@@ -96,17 +96,20 @@ impl HostDriver for SshHosts {
         Ok(vec![ssh, api])
     }
 
-    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
+    async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError> {
         let address = self.address(name);
-        let mut body = json!({
-            "name": name,
-            "kind": "SSH only",
-            "address": address.map(|address| address.to_string()),
-        });
-        if let Some(address) = address.filter(|_| !offline) {
-            body["says"] = json!({ "ssh": accepts(address).await });
-        }
-        Ok(body)
+        let says = match address.filter(|_| !offline) {
+            None => None,
+            Some(address) => Some(SshReport {
+                ssh: accepts(address).await,
+            }),
+        };
+        Ok(HostDetail::Ssh(SshHost {
+            name: name.to_owned(),
+            host_kind: "SSH only".to_owned(),
+            address: address.map(|address| address.to_string()),
+            says,
+        }))
     }
 }
 

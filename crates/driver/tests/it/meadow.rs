@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use homestak_api::v1::{HostDetail, OtherHost};
 use homestak_core::plan::Plan;
 use homestak_driver::DriverError;
 use homestak_driver::hosts::{HostDriver, HostKind, HostTraits};
@@ -16,7 +17,6 @@ use homestak_engine::ports::{
     GuestUuid, ImageRequest, Inventory, Mib, NewGuest, NewIdentity, ObservedGuest, ObservedHost,
     PortError, PowerState, Provider, StopMode,
 };
-use serde_json::{Value as Json, json};
 
 /// The host, and its kind.
 pub const MEADOW: &str = "meadow";
@@ -244,7 +244,10 @@ impl HostDriver for Meadows {
         }])
     }
 
-    async fn show(&self, name: &str, _: bool) -> Result<Json, DriverError> {
-        Ok(json!({ "name": name, "kind": MEADOW }))
+    async fn show(&self, name: &str, _: bool) -> Result<HostDetail, DriverError> {
+        Ok(HostDetail::Other(OtherHost {
+            name: name.to_owned(),
+            host_kind: MEADOW.to_owned(),
+        }))
     }
 }

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use homestak_api::v1::kind;
 use homestak_core::plan::{PlanOptions, Verb};
-use homestak_driver::Session;
 use homestak_driver::error::count;
 use homestak_driver::job::Job;
 use homestak_driver::preflight::{Finding, Severity, worst};
 use homestak_driver::select::ManifestSelector;
-use serde_json::json;
+use homestak_driver::{Session, wire};
 
 use crate::commands::{Outcome, driver};
 use crate::runtime::block_on;
@@ -54,13 +54,9 @@ pub(super) fn run(
 pub(in crate::commands) fn report(name: &str, findings: &[Finding], printer: &Printer) -> Outcome {
     let failed = worst(findings) == Severity::Failure;
     if printer.shape.json {
-        let findings: Vec<_> = findings
-            .iter()
-            .map(|finding| json!({ "check": finding.check, "outcome": word(finding.severity), "detail": finding.detail, "fix": finding.fix }))
-            .collect();
         printer.json(
-            "host.preflight",
-            json!({ "success": !failed, "host": name, "findings": findings }),
+            &kind::HOST_PREFLIGHT,
+            &wire::host::preflight(name, findings),
         );
     } else {
         show(name, findings, printer);

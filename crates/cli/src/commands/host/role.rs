@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{HostRole, kind};
 use homestak_driver::hosts::pve::document;
 use homestak_driver::preflight::{Abilities, grants, is_verified, render};
 use homestak_driver::{DriverError, Session};
-use serde_json::json;
 
 use crate::commands::Outcome;
 use crate::ui::Printer;
@@ -50,10 +50,12 @@ pub(super) fn run(
     }
     let verified = is_verified(version);
     if printer.shape.json {
-        printer.json(
-            "host.role",
-            json!({ "pve_version": version, "verified": verified, "commands": commands }),
-        );
+        let role = HostRole {
+            pve_version: version,
+            verified,
+            commands,
+        };
+        printer.json(&kind::HOST_ROLE, &role);
         return Ok(ExitCode::SUCCESS);
     }
     printer.data(&(commands.join("\n") + "\n"));

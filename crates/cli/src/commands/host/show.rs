@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::kind;
 use homestak_core::doc::Value;
 use homestak_core::doc::emit::emit;
 use homestak_driver::Session;
@@ -22,8 +23,9 @@ pub(super) fn run(
     let (driver, _) = driver(session, settings, false, printer)?;
     let body = block_on(driver.hosts.of(name).show(name, offline))??;
     if printer.shape.json {
-        printer.json("host.show", body);
+        printer.json(&kind::HOST_SHOW, &body);
     } else {
+        let body = serde_json::to_value(&body).unwrap_or_default();
         printer.data(&emit(&Value::from_json(&body)));
     }
     Ok(ExitCode::SUCCESS)

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use homestak_api::probe::fingerprint;
+use homestak_api::v1::{HostTrust, kind};
 use homestak_core::doc::edit::set_text;
 use homestak_core::error::chain;
 use homestak_driver::hosts::pve::{document, host_and_port};
 use homestak_driver::{DriverError, Session};
-use serde_json::json;
 
 use crate::commands::{Outcome, write_file};
 use crate::runtime::block_on;
@@ -48,10 +48,13 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
         record(name, &found, session)?;
     }
     if printer.shape.json {
-        printer.json(
-            "host.trust",
-            json!({ "success": true, "host": name, "fingerprint": found, "changed": !same }),
-        );
+        let trust = HostTrust {
+            success: true,
+            host: name.to_owned(),
+            fingerprint: found,
+            changed: !same,
+        };
+        printer.json(&kind::HOST_TRUST, &trust);
     } else {
         printer.say(if same {
             "Already recorded."

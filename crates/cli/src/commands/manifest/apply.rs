@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use homestak_api::v1::RunVerb;
 use homestak_core::plan::{OnError, Plan, PlanOptions};
 use homestak_driver::plan_file;
 use homestak_driver::select::ManifestSelector;
@@ -34,7 +35,14 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
         let site = plan.site.as_ref()?;
         Some((site, *site_is_new))
     });
-    let context = CommandContext::of_site("apply", choice, &args.execute, site, settings, printer)?;
+    let context = CommandContext::of_site(
+        RunVerb::Apply,
+        choice,
+        &args.execute,
+        site,
+        settings,
+        printer,
+    )?;
     let written = written.as_ref().map(|(plan, _)| plan);
     let work = apply(&context, &options, args.keep_on_failure, written);
     run_command(work, &context.screen, printer)

@@ -5,14 +5,15 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use homestak_api::v1::{RollbackOutput, RunEnding, RunResult, RunVerb, kind};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Plan, PlanOptions, Verb};
 use homestak_driver::hosts::local;
 use homestak_driver::job::{self, refusals};
-use homestak_driver::runs::{RowStatus, RunOutcome, RunSummary, UndoEffect, UndoItem, first};
+use homestak_driver::runs::{RunOutcome, RunSummary, UndoEffect, UndoItem, first};
 use homestak_driver::select::ManifestSelector;
-use homestak_driver::{Driver, DriverError};
-use serde_json::json;
+use homestak_driver::{Driver, DriverError, wire};
+use serde::Serialize;
 
 use crate::args::{ExecuteArgs, PlanOptionArgs, VmEngineArg};
 use crate::commands::Outcome;
@@ -20,12 +21,12 @@ use crate::runtime::drive;
 use crate::settings::Settings;
 use crate::ui::ask::{Answer, ask};
 use crate::ui::progress::Screen;
-use crate::ui::{Printer, plan as picture, result, with_kind};
+use crate::ui::{Printer, plan as picture, result};
 
 /// A command on a manifest: its job, its flags, and where results are shown.
 pub(super) struct CommandContext<'a> {
-    /// The name of the command: `apply`, `destroy`, `test`.
-    pub(super) verb: &'static str,
+    /// The command that was called.
+    pub(super) verb: RunVerb,
     pub(super) job: job::Job,
     pub(super) screen: Arc<Screen>,
     pub(super) execute: &'a ExecuteArgs,
@@ -46,7 +47,7 @@ pub(super) fn options(args: &PlanOptionArgs) -> PlanOptions {
 impl<'a> CommandContext<'a> {
     /// Resolves the manifest and opens what executing it needs.
     pub(super) fn open(
-        verb: &'static str,
+        verb: RunVerb,
         choice: ManifestSelector,
         execute: &'a ExecuteArgs,
         settings: &Settings,
@@ -57,7 +58,7 @@ impl<'a> CommandContext<'a> {
 
     /// The same, with the id of a written plan, and whether the site was given it for the plan.
     pub(super) fn of_site(
-        verb: &'static str,
+        verb: RunVerb,
         choice: ManifestSelector,
         execute: &'a ExecuteArgs,
         site: Option<(&SiteId, bool)>,
@@ -133,7 +134,7 @@ impl<'a> CommandContext<'a> {
 
     /// Asks for confirmation.
     pub(super) async fn ask(&self, question: &str) -> Result<(), DriverError> {
-        let verb = self.verb;
+        let verb = self.verb.word();
         match ask(question, self.printer).await {
             Answer::Yes => Ok(()),
             Answer::No => Err(DriverError::refused("Not confirmed; nothing was changed.")),
@@ -169,7 +170,8 @@ impl<'a> CommandContext<'a> {
         self.screen.expect(&plan);
         let work = async |interrupt| {
             let job = &self.job;
-            job.carry_out(self.verb, plan.clone(), interrupt).await
+            job.carry_out(self.verb.word(), plan.clone(), interrupt)
+                .await
         };
         drive(work, &self.screen, &self.job.driver, self.printer).await
     }
@@ -178,25 +180,12 @@ impl<'a> CommandContext<'a> {
     fn nothing(&self, plan: &Plan) -> Outcome {
         self.screen.expect(plan);
         let run_report = self.screen.report();
-        self.finish_json(|| {
-            let mut body = result::json(self.verb, &run_report, true);
-            body["ending"] = "done".into();
-            body
-        });
+        let result = RunResult {
+            ending: Some(RunEnding::Done),
+            ..wire::run::result(self.verb, &run_report, true)
+        };
+        print_result(result, self.execute.events, self.printer);
         Ok(ExitCode::SUCCESS)
-    }
-
-    /// Prints the result as JSON, when it is asked for.
-    pub(super) fn finish_json(&self, body: impl FnOnce() -> serde_json::Value) {
-        if !self.printer.shape.json {
-            return;
-        }
-        let kind = format!("manifest.{}", self.verb);
-        if self.execute.events {
-            self.printer.json_line(&with_kind(&kind, body()));
-        } else {
-            self.printer.json(&kind, body());
-        }
     }
 
     /// Shows the result of a run, and returns the exit code.
@@ -218,7 +207,7 @@ impl<'a> CommandContext<'a> {
 
 /// Names and format of a result.
 pub(super) struct Shown<'a> {
-    pub(super) verb: &'a str,
+    pub(super) verb: RunVerb,
     pub(super) manifest: &'a str,
     pub(super) host: &'a str,
     pub(super) events: bool,
@@ -226,7 +215,7 @@ pub(super) struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     /// Returns those of a recorded run.
-    pub(super) fn of(verb: &'a str, run: &'a RunSummary, events: bool) -> Self {
+    pub(super) fn of(verb: RunVerb, run: &'a RunSummary, events: bool) -> Self {
         Self {
             verb,
             manifest: &run.manifest,
@@ -244,9 +233,8 @@ pub(super) async fn show_result(
     printer: &Printer,
 ) -> Outcome {
     let run_report = screen.report();
-    let kind = format!("manifest.{}", shown.verb);
     let wanted = match shown.verb {
-        "rollback" => RunOutcome::RolledBack,
+        RunVerb::Rollback => RunOutcome::RolledBack,
         _ => RunOutcome::Done,
     };
     let items = match ended {
@@ -260,23 +248,11 @@ pub(super) async fn show_result(
     };
     let success = ended == Some(wanted) && left.is_empty();
     if printer.shape.json {
-        let mut body = with_kind(&kind, result::json(shown.verb, &run_report, success));
+        let mut body = wire::run::result(shown.verb, &run_report, success);
         if let Some(RunOutcome::RolledBack | RunOutcome::Stuck) = ended {
-            let left = left.iter().map(|item| (&item.subject, &item.text));
-            let stuck = run_report
-                .errors()
-                .filter(|(row, _)| row.status == RowStatus::Stuck);
-            let stuck = stuck.map(|(row, trouble)| (&row.name, &trouble.message));
-            body["not_undone"] = left
-                .chain(stuck)
-                .map(|(name, text)| json!({ "name": name, "text": text }))
-                .collect();
+            body.not_undone = Some(wire::run::not_reverted(&left, &run_report));
         }
-        if shown.events {
-            printer.json_line(&body);
-        } else {
-            printer.raw_json(&body);
-        }
+        print_result(body, shown.events, printer);
     } else if !shown.events {
         printer.data(&result::render(&run_report));
     }
@@ -306,5 +282,32 @@ pub(super) async fn show_result(
             ));
             Ok(ExitCode::from(130))
         }
+    }
+}
+
+/// Prints the result of a run as JSON, when it is asked for.
+pub(super) fn print_result(result: RunResult, events: bool, printer: &Printer) {
+    if !printer.shape.json {
+        return;
+    }
+    let kind = match result.verb {
+        RunVerb::Apply => kind::MANIFEST_APPLY,
+        RunVerb::Destroy => kind::MANIFEST_DESTROY,
+        RunVerb::Test => kind::MANIFEST_TEST,
+        RunVerb::Resume => kind::MANIFEST_RESUME,
+        RunVerb::Reidentify => kind::MANIFEST_REIDENTIFY,
+        RunVerb::Rollback => {
+            let result = RollbackOutput::Run(result);
+            return print_document(&kind::MANIFEST_ROLLBACK.document(&result), events, printer);
+        }
+    };
+    print_document(&kind.document(&result), events, printer);
+}
+
+/// Prints a document, in one line after lines of events.
+fn print_document(document: &impl Serialize, events: bool, printer: &Printer) {
+    match events {
+        true => printer.json_line(document),
+        false => printer.raw_json(document),
     }
 }

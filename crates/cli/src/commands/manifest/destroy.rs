@@ -1,5 +1,6 @@
 //! `homestak manifest destroy`: destroys the guests of a manifest, children before their parents.
 
+use homestak_api::v1::RunVerb;
 use homestak_core::plan::{PlanOptions, Verb};
 
 use super::context::CommandContext;
@@ -12,7 +13,7 @@ use crate::ui::Printer;
 /// Destroys the guests of a manifest.
 pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let context = CommandContext::open(
-        "destroy",
+        RunVerb::Destroy,
         args.manifest.choice(),
         &args.execute,
         settings,

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{self, FailureDetail, RunVerb, SpecDiff};
 use homestak_core::converge::render;
 use homestak_core::foreign::ForeignText;
 use homestak_driver::drift::{Drift, drift};
 use homestak_driver::error::count;
 use homestak_driver::select::ManifestSelector;
 use homestak_driver::{DriverError, journal, nodes};
-use serde_json::json;
 
 use super::context::CommandContext;
 use crate::args::{ExecuteArgs, NodeArgs};
@@ -36,15 +36,19 @@ pub(in crate::commands) fn run(
         ..ManifestSelector::default()
     };
     let execute = ExecuteArgs::default();
-    let context = CommandContext::open("plan", choice, &execute, settings, printer)?;
+    let context = CommandContext::open(RunVerb::Apply, choice, &execute, settings, printer)?;
     let Drift { spec, found } = block_on(drift(&context.job, &known))??;
     if !found.refusals.is_empty() {
         return Err(refused((name, &spec), &found.refusals, printer));
     }
     let changes = &found.changes;
     if printer.shape.json {
-        let body = json!({ "node": name, "spec": spec, "changes": changes });
-        printer.json("spec.diff", body);
+        let diff = SpecDiff {
+            node: name.to_owned(),
+            spec,
+            changes: v1::changes(changes),
+        };
+        printer.json(&v1::kind::SPEC_DIFF, &diff);
     } else {
         printer.data(&render(changes));
         if changes.is_empty() {
@@ -63,12 +67,13 @@ fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -
             printer.say(&format!("refused: `{name}`: {reason}"));
         }
     }
+    let reasons = why.iter().map(|why| FailureDetail::Reason(why.to_string()));
     let error = DriverError::refused(format!(
         "The spec `{spec}` cannot be applied to `{name}`: {}.",
         count(why.len(), "refusal")
     ));
     DriverError {
-        diagnostics: Some(Box::new(json!(why))),
+        diagnostics: Some(reasons.collect()),
         ..error
     }
     .hint("correct the spec or the node")

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{ManifestForget, kind};
 use homestak_driver::{journal, nodes};
-use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::commands::{Outcome, agree};
@@ -31,10 +31,12 @@ pub(super) fn run(
         let _lease = journal.lock(std::slice::from_ref(scope)).await?;
         let forgotten = journal.forget(scope, node).await?;
         if printer.shape.json {
-            printer.json(
-                "manifest.forget",
-                json!({ "success": true, "node": node, "forgotten": forgotten }),
-            );
+            let forget = ManifestForget {
+                success: true,
+                node: node.to_owned(),
+                forgotten,
+            };
+            printer.json(&kind::MANIFEST_FORGET, &forget);
         } else {
             printer.say(&format!(
                 "Record deleted. `{}` was not queried for the {}, and nothing was changed on it.",

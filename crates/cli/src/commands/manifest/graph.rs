@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use homestak_api::v1::{self, ManifestGraph};
 use homestak_core::draw::{self, Glyphs};
 use homestak_driver::DriverError;
 use homestak_driver::select::select;
-use serde_json::json;
 
 use crate::args::{GraphFormat, ManifestArgs};
 use crate::commands::{Outcome, write_file};
@@ -59,11 +59,18 @@ pub(super) fn run(
         printer.say(&format!("Wrote {}", path.display()));
     }
     if printer.shape.json {
-        let format = format!("{format:?}").to_lowercase();
-        printer.json(
-            "manifest.graph",
-            json!({ "name": name, "format": format, "graph": drawn, "out": out }),
-        );
+        let graph = ManifestGraph {
+            name: name.clone(),
+            format: match format {
+                GraphFormat::Tree => v1::GraphFormat::Tree,
+                GraphFormat::Svg => v1::GraphFormat::Svg,
+                GraphFormat::Dot => v1::GraphFormat::Dot,
+                GraphFormat::Mermaid => v1::GraphFormat::Mermaid,
+            },
+            graph: drawn,
+            out: out.map(|out| out.display().to_string()),
+        };
+        printer.json(&v1::kind::MANIFEST_GRAPH, &graph);
     } else if out.is_none() {
         printer.data(&drawn);
     }

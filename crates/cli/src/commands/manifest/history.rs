@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use homestak_driver::journal;
-use homestak_driver::runs::{RunId, RunSummary, Runs, is_resumable, word};
-use serde_json::{Value as Json, json};
+use homestak_api::v1::{RunHistory, kind};
+use homestak_driver::runs::{RunId, RunSummary, Runs, word};
+use homestak_driver::{journal, wire};
 
 use crate::args::RunArgs;
 use crate::commands::Outcome;
@@ -28,8 +28,8 @@ pub(super) fn run(
     };
     let (runs, more) = block_on(listed.page(limit, before.map(RunId)))??;
     if printer.shape.json {
-        let runs: Vec<Json> = runs.iter().map(head_json).collect();
-        printer.json("manifest.history", json!({ "runs": runs, "more": more }));
+        let runs = runs.iter().map(wire::run::summary).collect();
+        printer.json(&kind::MANIFEST_HISTORY, &RunHistory { runs, more });
         return Ok(ExitCode::SUCCESS);
     }
     if runs.is_empty() {
@@ -67,23 +67,7 @@ pub(super) fn moment(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-pub(super) fn seconds(run: &RunSummary) -> Option<f64> {
+fn seconds(run: &RunSummary) -> Option<f64> {
     let (at, _) = run.ended?;
     Some(at.duration_since(run.started).as_secs_f64())
-}
-
-/// Turns a run into JSON.
-pub(super) fn head_json(run: &RunSummary) -> Json {
-    json!({
-        "run": run.id.0,
-        "site": run.site,
-        "manifest": run.manifest,
-        "hosts": run.hosts,
-        "verb": run.verb,
-        "started_at": run.started,
-        "finished_at": run.ended.map(|(at, _)| at),
-        "duration": seconds(run),
-        "ending": run.ended.map(|(_, ending)| ending.word()),
-        "resumable": is_resumable(run),
-    })
 }

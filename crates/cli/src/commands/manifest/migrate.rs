@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use homestak_api::v1::{ManifestMigration, MigratedManifest, kind};
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::migrate::{NotMigrated, migrate};
 use homestak_core::doc::{Diagnostics, Source, Sources, yaml};
-use homestak_driver::DriverError;
-use homestak_driver::error::diagnostics_json;
+use homestak_driver::{DriverError, wire};
 use homestak_site::{SiteSource, find};
-use serde_json::json;
 
 use crate::commands::{Outcome, write_file};
 use crate::settings::Settings;
@@ -53,11 +52,12 @@ pub(super) fn run(
         printer.say(&format!("Wrote {}", out.display()));
     }
     if printer.shape.json {
-        let notices = diagnostics_json(&faults, &sources);
-        printer.json(
-            "manifest.migrate",
-            json!({ "success": true, "manifest": document.to_json(), "diagnostics": notices }),
-        );
+        let migration = ManifestMigration {
+            success: true,
+            manifest: MigratedManifest(document.to_json()),
+            diagnostics: wire::diagnostic::diagnostics(&faults, &sources),
+        };
+        printer.json(&kind::MANIFEST_MIGRATE, &migration);
     } else if out.is_none() {
         printer.data(&text);
     }

@@ -22,8 +22,8 @@ mod validate;
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{ManifestList, ManifestSummary, kind};
 use homestak_core::resolve::{ResolveOptions, manifest};
-use serde_json::json;
 
 use super::Outcome;
 use crate::args::{ManifestCommand, RunArgs};
@@ -131,45 +131,33 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
 
 fn list(settings: &Settings, printer: &Printer) -> Outcome {
     let session = settings.session()?;
-    let mut rows = Vec::new();
+    let mut manifests = Vec::new();
     for name in session.catalog.manifests.keys() {
         let (resolved, faults) = manifest(&session.catalog, name, &ResolveOptions::default());
-        let valid = faults.errors() == 0;
-        let (pattern, nodes, description) =
-            resolved.as_ref().map_or_else(Default::default, |resolved| {
-                let description = resolved.description.clone().unwrap_or_default();
-                (
-                    resolved.pattern.value.to_string(),
-                    resolved.nodes.len(),
-                    description,
-                )
-            });
-        rows.push((name.clone(), pattern, nodes, valid, description));
+        let resolved = resolved.as_ref();
+        let description = resolved.and_then(|resolved| resolved.description.clone());
+        let pattern = resolved.map(|resolved| resolved.pattern.value.to_string());
+        manifests.push(ManifestSummary {
+            name: name.clone(),
+            pattern: pattern.unwrap_or_default(),
+            nodes: resolved.map_or(0, |resolved| resolved.nodes.len()),
+            valid: faults.errors() == 0,
+            description: description.unwrap_or_default(),
+        });
     }
     if printer.shape.json {
-        let manifests: Vec<_> = rows
-            .into_iter()
-            .map(|(name, pattern, nodes, valid, description)| {
-                json!({ "name": name, "pattern": pattern, "nodes": nodes, "valid": valid, "description": description })
-            })
-            .collect();
-        printer.json("manifest.list", json!({ "manifests": manifests }));
-    } else {
-        let rows = rows
-            .into_iter()
-            .map(|(name, pattern, nodes, valid, description)| {
-                let description = if valid {
-                    description
-                } else {
-                    format!("(invalid) {description}")
-                };
-                vec![name, pattern, nodes.to_string(), description]
-            })
-            .collect();
-        printer.data(&table::render(
-            &["name", "pattern", "nodes", "description"],
-            rows,
-        ));
+        printer.json(&kind::MANIFEST_LIST, &ManifestList { manifests });
+        return Ok(ExitCode::SUCCESS);
     }
+    let rows = manifests.into_iter().map(|manifest| {
+        let description = match manifest.valid {
+            true => manifest.description,
+            false => format!("(invalid) {}", manifest.description),
+        };
+        let nodes = manifest.nodes.to_string();
+        vec![manifest.name, manifest.pattern, nodes, description]
+    });
+    let headings = ["name", "pattern", "nodes", "description"];
+    printer.data(&table::render(&headings, rows.collect()));
     Ok(ExitCode::SUCCESS)
 }

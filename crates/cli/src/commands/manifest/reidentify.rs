@@ -1,6 +1,7 @@
 //! `homestak manifest reidentify`: guests that were created before sites had an id get an identity
 //! of this site.
 
+use homestak_api::v1::RunVerb;
 use homestak_core::plan::{PlanOptions, Verb};
 
 use super::context::CommandContext;
@@ -17,8 +18,13 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let context =
-        CommandContext::open("reidentify", manifest.choice(), execute, settings, printer)?;
+    let context = CommandContext::open(
+        RunVerb::Reidentify,
+        manifest.choice(),
+        execute,
+        settings,
+        printer,
+    )?;
     let options = PlanOptions::new(Verb::Reidentify);
     let work = context.run(&options, "Assign these guests to this site?");
     run_command(work, &context.screen, printer)

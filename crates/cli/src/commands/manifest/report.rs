@@ -4,18 +4,18 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_driver::journal;
+use homestak_api::v1::kind;
 use homestak_driver::runs::{
     Run, RunId, RunReport, Runs, is_outdated, outdated, outdated_hint, word,
 };
-use serde_json::{Value as Json, json};
+use homestak_driver::{DriverError, journal, wire};
 
-use super::history::{head_json, moment};
+use super::history::moment;
 use crate::args::RunArgs;
 use crate::commands::{Outcome, write_file};
 use crate::runtime::block_on;
 use crate::settings::Settings;
-use crate::ui::{Printer, result, with_kind};
+use crate::ui::{Printer, result};
 
 /// Reports a run.
 pub(super) fn run(
@@ -35,7 +35,10 @@ pub(super) fn run(
     let json = printer.shape.json
         || out.is_some_and(|out| out.extension().is_some_and(|end| end == "json"));
     let text = if json {
-        format!("{:#}\n", with_kind("manifest.report", report_json(&run)))
+        let report = wire::run::report(&run, &run_report(&run));
+        let text = serde_json::to_string_pretty(&kind::MANIFEST_REPORT.document(&report));
+        let text = text.map_err(|error| DriverError::failed(format!("Cannot write: {error}.")))?;
+        text + "\n"
     } else {
         markdown(&run)
     };
@@ -50,21 +53,6 @@ fn run_report(run: &Run) -> RunReport {
     let mut run_report = RunReport::of_run(run);
     run_report.mark_interrupted();
     run_report
-}
-
-fn report_json(run: &Run) -> Json {
-    let run_report = run_report(run);
-    let mut body = head_json(&run.head);
-    body["nodes"] = result::nodes_json(&run_report);
-    body["images"] = result::images_json(&run_report);
-    let rows = run_report.images.iter().chain(&run_report.nodes);
-    let phases = rows.flat_map(|row| {
-        row.phases.iter().map(|(kind, seconds)| {
-            json!({ "subject": row.name, "phase": kind.word(), "duration": result::rounded(*seconds) })
-        })
-    });
-    body["phases"] = phases.collect();
-    body
 }
 
 fn markdown(run: &Run) -> String {

@@ -1,5 +1,6 @@
 //! `homestak manifest resume`: resumes a run that failed or was interrupted.
 
+use homestak_api::v1::RunVerb;
 use homestak_driver::resume::Resume;
 
 use super::context::{Shown, show_result};
@@ -31,7 +32,7 @@ pub(super) fn resume(
         screen.begin(resume.report());
         let work = async |interrupt| resume.carry_out(interrupt).await;
         let ended = drive(work, &screen, &driver, printer).await?;
-        let shown = Shown::of("resume", head, events);
+        let shown = Shown::of(RunVerb::Resume, head, events);
         show_result(&shown, (&driver, &screen), ended, printer).await
     };
     run_command(work, &screen, printer)

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use homestak_driver::Driver;
+use homestak_api::v1::{RollbackOutput, RollbackPreview, RunVerb, kind};
 use homestak_driver::rollback::{Rollback, UndoState};
 use homestak_driver::runs::{Run, UndoEffect, UndoItem};
-use serde_json::{Value as Json, json};
+use homestak_driver::{Driver, wire};
 
 use super::context::{Shown, show_result};
 use crate::args::RollbackArgs;
@@ -48,7 +48,8 @@ async fn rollback(
     let plan = render(run, items);
     if args.dry_run {
         if printer.shape.json {
-            printer.json("manifest.rollback", body(run, items));
+            let preview = wire::run::rollback(run, items);
+            printer.json(&kind::MANIFEST_ROLLBACK, &RollbackOutput::Preview(preview));
         } else {
             printer.data(&plan);
         }
@@ -59,7 +60,7 @@ async fn rollback(
     screen.begin(rollback.report());
     let work = async |interrupt| rollback.carry_out(interrupt).await;
     let ended = drive(work, screen, driver, printer).await?;
-    let shown = Shown::of("rollback", &run.head, args.events);
+    let shown = Shown::of(RunVerb::Rollback, &run.head, args.events);
     show_result(&shown, (driver, screen), ended, printer).await
 }
 
@@ -70,22 +71,13 @@ fn nothing(run: &Run, items: &[UndoItem], text: &str, printer: &Printer) -> Exit
     }
     printer.say(text);
     if printer.shape.json {
-        let mut body = body(run, items);
-        body["success"] = true.into();
-        printer.json("manifest.rollback", body);
+        let preview = RollbackPreview {
+            success: Some(true),
+            ..wire::run::rollback(run, items)
+        };
+        printer.json(&kind::MANIFEST_ROLLBACK, &RollbackOutput::Preview(preview));
     }
     ExitCode::SUCCESS
-}
-
-fn body(run: &Run, items: &[UndoItem]) -> Json {
-    let item = |item: &UndoItem| json!({ "name": item.subject, "effect": item.effect.word(), "text": item.text });
-    json!({
-        "verb": "rollback",
-        "run": run.head.id.0,
-        "manifest": run.head.manifest,
-        "hosts": run.head.hosts,
-        "undo": items.iter().map(item).collect::<Vec<_>>(),
-    })
 }
 
 fn render(run: &Run, items: &[UndoItem]) -> String {

@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::kind;
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::{Sources, Value};
 use homestak_core::resolve::spec::spec;
 use homestak_core::resolve::{ResolvedJson, ResolvedManifest, ResolvedNode, SecretVisibility};
 use homestak_driver::error::count;
 use homestak_driver::select::select;
-use homestak_driver::{DriverError, Session};
+use homestak_driver::{DriverError, Session, wire};
 use serde_json::Value as Json;
 
 use crate::args::ManifestArgs;
@@ -47,13 +48,13 @@ pub(super) fn run(
         }
     };
     if printer.shape.json {
-        let mut body = resolved.render().json();
-        let rendered: Vec<Json> = nodes
-            .iter()
-            .map(|node| node_json(node, &session, options))
-            .collect();
-        body["nodes"] = rendered.into();
-        printer.json("manifest.show", body);
+        let sources = options.origin.then_some(&session.catalog.sources);
+        let nodes = nodes.into_iter();
+        let nodes = nodes
+            .map(|node| wire::manifest::node(node, node_spec(node, &session, options), sources));
+        let nodes = nodes.collect::<Result<_, _>>()?;
+        let detail = wire::manifest::detail(&resolved, nodes)?;
+        printer.json(&kind::MANIFEST_SHOW, &detail);
     } else if options.node.is_some() {
         for node in nodes {
             one(node, &session, options, printer);
@@ -85,26 +86,6 @@ fn node_spec(
         Some(node),
         reveal(options.show_secrets),
     )
-}
-
-fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Json {
-    let sheet = node.render();
-    let resolved_spec = node_spec(node, session, options);
-    let origins = options.origin.then(|| {
-        let sources = &session.catalog.sources;
-        let spec = resolved_spec.as_ref();
-        (
-            origins_json(&sheet, sources),
-            spec.map_or(Json::Null, |sheet| origins_json(sheet, sources)),
-        )
-    });
-    let mut json = sheet.into_json();
-    json["resolved_spec"] = resolved_spec.map_or(Json::Null, ResolvedJson::into_json);
-    if let Some((own, of_spec)) = origins {
-        json["origins"] = own;
-        json["spec_origins"] = of_spec;
-    }
-    json
 }
 
 fn one(node: &ResolvedNode, session: &Session, options: &Options<'_>, printer: &Printer) {
@@ -210,16 +191,6 @@ pub(crate) fn origin_rows(sheet: &ResolvedJson, sources: &Sources) -> Vec<Vec<St
         ]
     });
     rows.collect()
-}
-
-/// Returns origins as a JSON mapping from path to place.
-pub(crate) fn origins_json(sheet: &ResolvedJson, sources: &Sources) -> Json {
-    let origins = sheet.origins().iter();
-    Json::Object(
-        origins
-            .map(|(path, origin)| (path.clone(), origin.describe(sources).into()))
-            .collect(),
-    )
 }
 
 /// Cuts a value that would make the table too wide; JSON has it whole.

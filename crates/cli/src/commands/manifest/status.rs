@@ -2,20 +2,19 @@
 
 use std::process::ExitCode;
 
-use homestak_driver::DriverError;
+use homestak_api::v1::{self, ManifestStatus, NodePower, StatusEntry, kind};
 use homestak_driver::runs::{
     RunOutcome, RunSummary, flags, is_outdated, outdated, outdated_hint, replaced, word,
 };
 use homestak_driver::status::{NodeState, RunStatus, StatusQuery, StatusScope};
+use homestak_driver::{DriverError, wire};
 use jiff::Timestamp;
-use serde_json::{Value as Json, json};
 
-use super::history::head_json;
 use crate::args::RunArgs;
 use crate::commands::Outcome;
 use crate::runtime::block_on;
 use crate::settings::Settings;
-use crate::ui::{Printer, result, table};
+use crate::ui::{Printer, table};
 
 /// Shows the state of nodes. Hosts and nodes are queried, unless `offline`.
 pub(super) fn run(
@@ -46,13 +45,13 @@ pub(super) fn run(
             let hints = status.runs.hints().await?;
             return Err(hints.into_iter().fold(none, DriverError::hint));
         }
-        let mut bodies = Vec::new();
+        let mut runs = Vec::new();
         for head in chosen {
             let state = status.of_run(head, offline).await?;
-            bodies.push(one(head, &state, offline, printer));
+            runs.push(StatusEntry::Detail(one(head, &state, offline, printer)));
         }
         if printer.shape.json {
-            printer.json("manifest.status", json!({ "runs": bodies }));
+            printer.json(&kind::MANIFEST_STATUS, &ManifestStatus { runs });
         }
         Ok(ExitCode::SUCCESS)
     })?
@@ -61,8 +60,9 @@ pub(super) fn run(
 /// Lists the newest run of each manifest.
 fn overview(runs: &[RunSummary], printer: &Printer) {
     if printer.shape.json {
-        let runs: Vec<Json> = runs.iter().map(head_json).collect();
-        printer.json("manifest.status", json!({ "runs": runs }));
+        let runs = runs.iter().map(wire::run::summary);
+        let runs = runs.map(StatusEntry::Summary).collect();
+        printer.json(&kind::MANIFEST_STATUS, &ManifestStatus { runs });
     } else if runs.is_empty() {
         printer.say("There are no runs.");
     } else {
@@ -75,7 +75,7 @@ fn overview(runs: &[RunSummary], printer: &Printer) {
     }
 }
 
-fn one(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) -> Json {
+fn one(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) -> v1::RunStatus {
     if let Some(why) = &state.unasked {
         printer.say(&format!("unknown: {why}"));
     }
@@ -87,33 +87,17 @@ fn one(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) -
     if !printer.shape.json {
         show(head, state, offline, printer);
     }
-    let nodes = state.nodes.iter().map(|(name, node)| {
-        json!({
-            "name": name,
-            "status": node.status.word(),
-            "host": node.host,
-            "vm_id": node.guest_id,
-            "ip": node.address,
-            "error": node.error,
-            "power": if offline { Json::Null } else { power(node).into() },
-            "differs": node.live.as_ref().and_then(|live| live.differs),
-            "differences": node.live.as_ref().map(|live| &live.differences),
-            "last_contact": node.contact.map(|at| at.to_string()),
-        })
-    });
-    let mut body = head_json(head);
-    body["nodes"] = nodes.collect();
-    body["images"] = result::images_json(&state.report);
-    body["held_by"] = json!(state.holder);
-    body["resumable"] = state.resumable.into();
-    body["offline"] = offline.into();
-    body["unknown"] = json!(state.unasked);
-    body
+    wire::status::run(head, state, offline)
 }
 
 /// Returns the power state of a node.
 fn power(node: &NodeState) -> &'static str {
-    node.live.as_ref().map_or("unknown", |live| live.power)
+    match node.live.as_ref().map(|live| live.power) {
+        Some(NodePower::Running) => "running",
+        Some(NodePower::Stopped) => "stopped",
+        Some(NodePower::Absent) => "absent",
+        Some(NodePower::Unknown) | None => "unknown",
+    }
 }
 
 /// Returns whether a node has drifted.

@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use homestak_api::v1::{RunResult, RunVerb};
 use homestak_core::plan::{OnError, Plan, PlanOptions, Verb};
-use homestak_driver::DriverError;
 use homestak_driver::configure::notice_not_applied;
 use homestak_driver::hosts::local::{self, LOCAL};
 use homestak_driver::hosts::sim::SIM;
 use homestak_driver::preflight::Severity;
 use homestak_driver::runs::{RunOutcome, RunReport, UndoEffect};
+use homestak_driver::{DriverError, wire};
 use jiff::Timestamp;
 
-use super::context::{CommandContext, options};
+use super::context::{CommandContext, options, print_result};
 use super::plan;
 use super::test_report::{Phase, Report};
 use crate::args::TestArgs;
@@ -26,7 +27,7 @@ use crate::ui::{Printer, result};
 pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let args = &prepared(args, settings, printer);
     let context = CommandContext::open(
-        "test",
+        RunVerb::Test,
         args.manifest.choice(),
         &args.execute,
         settings,
@@ -241,16 +242,14 @@ async fn finish(
     ended: Option<RunOutcome>,
 ) -> Outcome {
     let printer = context.printer;
-    context.finish_json(|| {
-        let mut body = result::json(context.verb, made, report.success());
-        body["duration_seconds"] = result::rounded(report.seconds());
-        body["phases"] = report.phases_json();
-        body["reports"] = written
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
-        body
-    });
+    let reports = written.iter().map(|path| path.display().to_string());
+    let result = RunResult {
+        duration_seconds: wire::run::milliseconds(report.seconds()),
+        phases: Some(report.wire_phases()),
+        reports: Some(reports.collect()),
+        ..wire::run::result(context.verb, made, report.success())
+    };
+    print_result(result, context.execute.events, printer);
     if !printer.shape.json && !context.execute.events {
         printer.data(&result::render(made));
         printer.data(&report.table());

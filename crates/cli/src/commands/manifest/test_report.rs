@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use homestak_api::v1::{TestPhase, TestReport, TestStatus};
 use homestak_core::plan::Plan;
 use homestak_driver::DriverError;
 use homestak_driver::runs::RunReport;
+use homestak_driver::wire::run::{milliseconds, nodes};
 use jiff::Timestamp;
-use serde_json::{Value as Json, json};
 
 use super::context::CommandContext;
 use crate::commands::write_private;
@@ -83,16 +84,18 @@ impl Report {
         self.hosts.first().map_or("", String::as_str)
     }
 
-    /// Turns the phases into JSON.
-    pub(super) fn phases_json(&self) -> Json {
-        let phase = |phase: &Phase| {
-            json!({
-                "name": phase.name,
-                "description": phase.description,
-                "status": phase.word(),
-                "message": phase.message,
-                "duration": result::rounded(phase.seconds),
-            })
+    /// Converts the phases.
+    pub(super) fn wire_phases(&self) -> Vec<TestPhase> {
+        let phase = |phase: &Phase| TestPhase {
+            name: phase.name.to_owned(),
+            description: phase.description.to_owned(),
+            status: match phase.passed {
+                Some(true) => TestStatus::Passed,
+                Some(false) => TestStatus::Failed,
+                None => TestStatus::Skipped,
+            },
+            message: phase.message.clone(),
+            duration: milliseconds(phase.seconds),
         };
         self.phases.iter().map(phase).collect()
     }
@@ -120,22 +123,21 @@ impl Report {
             .map_err(|error| DriverError::file("create", directory, &error))?;
         let word = if self.success() { "passed" } else { "failed" };
         let stem = self.started.strftime("%Y%m%d-%H%M%S").to_string();
-        let json = json!({
-            "scenario": self.scenario,
-            "host": self.hosts.join(","),
-            "hostname": hostname(),
-            "success": self.success(),
-            "started_at": self.started,
-            "finished_at": finished,
-            "duration": result::rounded(finished.duration_since(self.started).as_secs_f64()),
-            "phases": self.phases_json(),
-            "nodes": result::nodes_json(made),
-        });
+        let report = TestReport {
+            scenario: self.scenario.clone(),
+            host: self.hosts.join(","),
+            hostname: hostname(),
+            success: self.success(),
+            started_at: self.started,
+            finished_at: finished,
+            duration: milliseconds(finished.duration_since(self.started).as_secs_f64()),
+            phases: self.wire_phases(),
+            nodes: nodes(made),
+        };
+        let json = serde_json::to_string_pretty(&report)
+            .map_err(|error| DriverError::failed(format!("Cannot write the report: {error}.")))?;
         let mut paths = Vec::new();
-        for (end, text) in [
-            ("json", format!("{json:#}\n")),
-            ("md", self.markdown(made, finished)),
-        ] {
+        for (end, text) in [("json", json + "\n"), ("md", self.markdown(made, finished))] {
             let path = directory.join(format!("{stem}.{word}.{end}"));
             write_private(&path, &text)?;
             paths.push(path);

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use homestak_api::v1::{ManifestUnlock, kind};
 use homestak_driver::runs::{HEARTBEAT_TIMEOUT, HolderState, LeaseHolder, Scope};
 use homestak_driver::{DriverError, journal};
 use jiff::Timestamp;
-use serde_json::json;
 
 use super::history::moment;
 use crate::commands::{Outcome, agree};
@@ -33,15 +33,15 @@ pub(super) fn run(
         }
         let (manifest, host) = (&scope.manifest, &scope.host);
         if printer.shape.json {
-            let body = json!({
-                "success": true,
-                "manifest": manifest,
-                "host": host,
-                "held_by": held.as_ref().map(|held| &held.holder),
-                "since": held.as_ref().map(|held| held.since),
-                "heartbeat": held.as_ref().map(|held| held.heartbeat),
-            });
-            printer.json("manifest.unlock", body);
+            let unlock = ManifestUnlock {
+                success: true,
+                manifest: manifest.clone(),
+                host: host.clone(),
+                held_by: held.as_ref().map(|held| held.holder.clone()),
+                since: held.as_ref().map(|held| held.since),
+                heartbeat: held.as_ref().map(|held| held.heartbeat),
+            };
+            printer.json(&kind::MANIFEST_UNLOCK, &unlock);
         } else {
             printer.say(&match &held {
                 None => format!("`{manifest}` on `{host}` is not locked."),

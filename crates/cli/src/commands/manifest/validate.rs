@@ -1,10 +1,10 @@
 //! `homestak manifest validate`: every fault of a manifest and of what it uses.
 
+use homestak_api::v1::{ManifestValidation, ValidatedManifest, kind};
 use homestak_core::doc::Diagnostics;
 use homestak_core::resolve::manifest;
 use homestak_driver::error::count;
 use homestak_driver::select::{pick, request};
-use serde_json::json;
 
 use crate::args::ManifestArgs;
 use crate::commands::{Outcome, verdict};
@@ -23,7 +23,7 @@ pub(super) fn run(args: &ManifestArgs, settings: &Settings, printer: &Printer) -
         |name| vec![name],
     );
     let mut all = Diagnostics::default();
-    let mut results = Vec::new();
+    let mut manifests = Vec::new();
     let mut good = Vec::new();
     for name in &names {
         let (resolved, faults) = manifest(catalog, name, &request);
@@ -31,19 +31,27 @@ pub(super) fn run(args: &ManifestArgs, settings: &Settings, printer: &Printer) -
         let pattern = resolved
             .as_ref()
             .map_or_else(String::new, |resolved| resolved.pattern.value.to_string());
-        results.push(json!({ "name": name, "valid": faults.errors() == 0, "nodes": nodes, "pattern": pattern }));
         good.push(format!(
             "{name}: valid ({}, {pattern})",
             count(nodes, "node")
         ));
+        manifests.push(ValidatedManifest {
+            name: name.clone(),
+            valid: faults.errors() == 0,
+            nodes,
+            pattern,
+        });
         all.extend(faults);
     }
-    let body = json!({ "manifests": results });
+    let body = |success, diagnostics| ManifestValidation {
+        manifests,
+        success,
+        diagnostics,
+    };
     verdict(
         printer,
-        "manifest.validate",
-        &all,
-        &catalog.sources,
+        &kind::MANIFEST_VALIDATE,
+        (&all, &catalog.sources),
         body,
         &good.join("\n"),
     )

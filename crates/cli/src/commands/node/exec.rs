@@ -4,11 +4,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use homestak_api::v1::{self, ExecError, ExecResults, kind};
 use homestak_driver::error::count;
 use homestak_driver::nodes::{self, MAX_OUTPUT, RecordedNode, Stream, shell_line};
 use homestak_driver::runs::RunSelector;
 use homestak_driver::{DriverError, Session, journal};
-use serde_json::{Value as Json, json};
 
 use crate::args::ExecArgs;
 use crate::commands::Outcome;
@@ -54,8 +54,8 @@ pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &P
     let success = came.iter().all(|came| came.exit == Some(0));
     if printer.shape.json {
         let results = labels.iter().zip(&came);
-        let results: Vec<Json> = results.map(|(label, came)| as_json(label, came)).collect();
-        printer.json("exec", json!({ "success": success, "results": results }));
+        let results = results.map(|(label, came)| result(label, came)).collect();
+        printer.json(&kind::EXEC, &ExecResults { success, results });
     } else {
         summarize(&labels, &came, printer);
     }
@@ -141,17 +141,17 @@ fn on_each(
         .collect()
 }
 
-fn as_json(label: &str, came: &ExecResult) -> Json {
-    let mut json = json!({
-        "node": label,
-        "exit": came.exit,
-        "stdout": came.out,
-        "stderr": came.err,
-    });
-    if let Some(error) = &came.error {
-        json["error"] = json!({ "message": error.message, "hints": error.hints });
+fn result(label: &str, came: &ExecResult) -> v1::ExecResult {
+    v1::ExecResult {
+        node: label.to_owned(),
+        exit: came.exit,
+        stdout: came.out.clone(),
+        stderr: came.err.clone(),
+        error: came.error.as_ref().map(|error| ExecError {
+            message: error.message.clone(),
+            hints: error.hints.clone(),
+        }),
     }
-    json
 }
 
 /// Prints failures, and on how many nodes it succeeded.

@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd;
 use std::process::{ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use homestak_api::v1::{NodeLogs, kind};
 use homestak_core::foreign::ForeignText;
 use homestak_driver::hosts::local::{Engine, Local, Node};
 use homestak_driver::nodes::{Stream, shell_line};
 use homestak_driver::{DriverError, journal, nodes};
-use serde_json::json;
 
 use super::PROGRAM;
 use super::inside::{Inside, find, of_host, require_root};
@@ -109,7 +109,8 @@ fn here(
         return over_ssh(&way, args, printer);
     }
     if printer.shape.json {
-        printer.json("logs", json!({ "console": console, "journal": [] }));
+        let journal = Vec::new();
+        printer.json(&kind::LOGS, &NodeLogs { console, journal });
     } else {
         printer.say("The node is not running, and has no stored journal.");
     }
@@ -149,8 +150,11 @@ fn show(
     }
     let text = String::from_utf8_lossy(&output.stdout);
     if printer.shape.json {
-        let lines: Vec<&str> = text.lines().collect();
-        printer.json("logs", json!({ "console": console, "journal": lines }));
+        let logs = NodeLogs {
+            console: console.to_vec(),
+            journal: text.lines().map(str::to_owned).collect(),
+        };
+        printer.json(&kind::LOGS, &logs);
     } else {
         text.lines().for_each(|line| printer.node_data("", line));
     }
@@ -182,8 +186,9 @@ fn over_ssh(way: &nodes::NodeConnection, args: &LogsArgs, printer: &Printer) -> 
     };
     let status = way.with_retries(|ssh| ssh.follow(&line, b"", &hear))?;
     if printer.shape.json {
-        let said = said.into_inner().unwrap_or_else(PoisonError::into_inner);
-        printer.json("logs", json!({ "console": [], "journal": said }));
+        let journal = said.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let console = Vec::new();
+        printer.json(&kind::LOGS, &NodeLogs { console, journal });
     }
     Ok(ExitCode::from(u8::from(status != 0)))
 }

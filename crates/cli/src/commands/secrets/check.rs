@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use homestak_api::v1::{SecretsCheck, kind};
 use homestak_driver::DriverError;
 use homestak_driver::secrets::{open_sealed, sealed, tree};
 use homestak_site::git;
-use serde_json::json;
 
 use super::file;
 use crate::settings::Settings;
@@ -61,10 +61,13 @@ pub(super) fn run(
         ));
     }
     if printer.shape.json {
-        printer.json(
-            "secrets.check",
-            json!({ "success": true, "file": path, "sealed": true, "recipients": recipients }),
-        );
+        let check = SecretsCheck {
+            success: true,
+            file: path.display().to_string(),
+            sealed: true,
+            recipients,
+        };
+        printer.json(&kind::SECRETS_CHECK, &check);
     } else {
         printer.data(&format!(
             "{}: sealed, intact, and can be opened with your key\nrecipients: {}\n",

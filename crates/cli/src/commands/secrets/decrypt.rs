@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use homestak_api::v1::{SecretsDecrypted, kind};
 use homestak_driver::DriverError;
 use homestak_driver::secrets::{open_sealed, sealed};
-use serde_json::json;
 
 use super::file;
 use crate::commands::write_private;
@@ -60,7 +60,11 @@ pub(super) fn run(
     }
     write_private(&path, plain.expose())?;
     if printer.shape.json {
-        printer.json("secrets.decrypt", json!({ "success": true, "file": path }));
+        let decrypted = SecretsDecrypted {
+            success: true,
+            file: path.display().to_string(),
+        };
+        printer.json(&kind::SECRETS_DECRYPT, &decrypted);
     } else {
         printer.say(&format!(
             "Wrote {} (mode 0600). Keep it out of git, and delete it when you no longer need it; `{}` is the file that is used.",

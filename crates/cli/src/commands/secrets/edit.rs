@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use homestak_api::v1::{SecretsEdited, kind};
 use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
 use homestak_driver::DriverError;
 use homestak_driver::secrets::{open_sealed, sealed, sealed_text, who};
-use serde_json::json;
 
 use super::file;
 use super::private::PrivateFile;
@@ -84,10 +84,12 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
         )));
     }
     if printer.shape.json {
-        printer.json(
-            "secrets.edit",
-            json!({ "success": true, "file": secrets.path, "sealed": is_sealed }),
-        );
+        let edited = SecretsEdited {
+            success: true,
+            file: secrets.path.display().to_string(),
+            sealed: is_sealed,
+        };
+        printer.json(&kind::SECRETS_EDIT, &edited);
     } else {
         printer.say(&format!("Changed {}", secrets.path.display()));
     }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use homestak_api::v1::{SecretsEncrypted, kind};
 use homestak_driver::DriverError;
 use homestak_driver::secrets::{open_sealed, sealed, sealed_text, who};
-use serde_json::json;
 
 use super::file;
 use crate::commands::write_private;
@@ -53,10 +53,13 @@ pub(super) fn run(
     let names: Vec<String> = recipients.iter().map(ToString::to_string).collect();
     let opens = open_sealed(&text, &settings.driver.keys).is_ok();
     if printer.shape.json {
-        printer.json(
-            "secrets.encrypt",
-            json!({ "success": true, "file": path, "recipients": names, "can_be_opened_here": opens }),
-        );
+        let encrypted = SecretsEncrypted {
+            success: true,
+            file: path.display().to_string(),
+            recipients: names,
+            can_be_opened_here: opens,
+        };
+        printer.json(&kind::SECRETS_ENCRYPT, &encrypted);
         return Ok(());
     }
     printer.say(&format!(

@@ -1,9 +1,9 @@
 //! `homestak secrets get`: one secret, on stdout.
 
+use homestak_api::v1::{SecretValue, kind};
 use homestak_core::doc::secrets::{Secret, SecretMap, SecretsFile};
 use homestak_core::doc::{Diagnostics, Spanned};
 use homestak_driver::{DriverError, require_sound};
-use serde_json::json;
 
 use crate::settings::Settings;
 use crate::ui::Printer;
@@ -27,7 +27,11 @@ pub(super) fn run(id: &str, settings: &Settings, printer: &Printer) -> Result<()
     let (_, secret) = found
         .ok_or_else(|| DriverError::unknown("secret", id, all.iter().map(|(id, _)| id.as_str())))?;
     if printer.shape.json {
-        printer.json("secrets.get", json!({ "id": id, "value": secret.expose() }));
+        let value = SecretValue {
+            id: id.to_owned(),
+            value: secret.expose().to_owned(),
+        };
+        printer.json(&kind::SECRETS_GET, &value);
     } else {
         printer.data(&format!("{}\n", secret.expose()));
     }

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
+use homestak_api::v1::{SecretsKey, kind};
 use homestak_driver::DriverError;
 use homestak_driver::secrets::keygen as make;
-use serde_json::json;
 
 use crate::commands::write_private;
 use crate::settings::Settings;
@@ -39,10 +39,12 @@ pub(super) fn keygen(
     }
     write_private(&path, pair.file.expose())?;
     if printer.shape.json {
-        printer.json(
-            "secrets.keygen",
-            json!({ "success": true, "file": path, "recipient": pair.recipient.to_string() }),
-        );
+        let key = SecretsKey {
+            success: true,
+            file: path.display().to_string(),
+            recipient: pair.recipient.to_string(),
+        };
+        printer.json(&kind::SECRETS_KEYGEN, &key);
     } else {
         printer.data(&format!("{}\n", pair.recipient));
         printer.say(&format!(

@@ -7,9 +7,9 @@ mod serve;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use homestak_api::v1::{SimReplay, kind};
 use homestak_driver::DriverError;
 use homestak_sim::replay;
-use serde_json::json;
 
 use super::Outcome;
 use crate::args::SimCommand;
@@ -34,7 +34,8 @@ fn report(files: &[PathBuf], flows: &[String], printer: &Printer) -> Outcome {
             .hint("each line is one exchange as JSON")
     })?;
     if printer.shape.json {
-        printer.json("sim.replay", json!({ "report": report.to_string() }));
+        let report = report.to_string();
+        printer.json(&kind::SIM_REPLAY, &SimReplay { report });
     } else {
         printer.data(&format!("{report}\n"));
     }

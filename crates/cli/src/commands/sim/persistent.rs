@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use homestak_api::v1::{Kind, SimReset, SimStatus, SimStop, kind};
 use homestak_driver::hosts::sim;
-use homestak_driver::{DriverError, DriverSettings};
+use homestak_driver::{DriverError, DriverSettings, wire};
 use homestak_sim::kept::{self, Endpoint};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::Outcome;
 use crate::args::SimStateArgs;
@@ -31,20 +32,20 @@ pub(super) fn start(
         ..settings.driver.clone()
     };
     let endpoint = sim::ensure(&directory, &with_speed)?;
-    show("sim.start", &directory, Some(&endpoint), printer)
+    show(&kind::SIM_START, &directory, Some(&endpoint), printer)
 }
 
 pub(super) fn status(args: &SimStateArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let directory = directory(args, settings);
     let endpoint = sim::answering(&directory)?;
-    show("sim.status", &directory, endpoint.as_ref(), printer)
+    show(&kind::SIM_STATUS, &directory, endpoint.as_ref(), printer)
 }
 
 pub(super) fn stop(args: &SimStateArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let directory = directory(args, settings);
     let stopped = sim::stop(&directory)?;
     if printer.shape.json {
-        printer.json("sim.stop", json!({ "stopped": stopped }));
+        printer.json(&kind::SIM_STOP, &SimStop { stopped });
     } else if stopped {
         printer.say("Stopped; its state is kept.");
     } else {
@@ -59,7 +60,7 @@ pub(super) fn reset(args: &SimStateArgs, settings: &Settings, printer: &Printer)
     let forgotten =
         kept::reset(&directory).map_err(|error| DriverError::file("empty", &directory, &error))?;
     if printer.shape.json {
-        printer.json("sim.reset", json!({ "forgotten": forgotten }));
+        printer.json(&kind::SIM_RESET, &SimReset { forgotten });
     } else if forgotten {
         printer.say("State deleted.");
     } else {
@@ -69,30 +70,15 @@ pub(super) fn reset(args: &SimStateArgs, settings: &Settings, printer: &Printer)
 }
 
 /// Shows everything but the token, which only readers of the file may know.
-fn show(kind: &str, directory: &Path, endpoint: Option<&Endpoint>, printer: &Printer) -> Outcome {
+fn show(
+    kind: &Kind<SimStatus>,
+    directory: &Path,
+    endpoint: Option<&Endpoint>,
+    printer: &Printer,
+) -> Outcome {
     let guests = guests(directory);
     if printer.shape.json {
-        let mut body = json!({
-            "directory": directory,
-            "running": endpoint.is_some(),
-            "guests": guests,
-        });
-        if let Some(endpoint) = endpoint {
-            body["url"] = json!(endpoint.url);
-            body["fingerprint"] = json!(endpoint.fingerprint);
-            body["pid"] = json!(endpoint.pid);
-            let inside = endpoint.inside.iter().map(|inside| {
-                json!({
-                    "name": inside.name,
-                    "address": inside.address,
-                    "guests": inside.guests,
-                    "url": inside.url,
-                    "fingerprint": inside.fingerprint,
-                })
-            });
-            body["inside"] = inside.collect();
-        }
-        printer.json(kind, body);
+        printer.json(kind, &wire::sim::status(directory, endpoint, guests));
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = format!("directory:    {}\n", directory.display());

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use homestak_api::v1::{SimServe, kind};
 use homestak_core::error::chain;
 use homestak_driver::DriverError;
 use homestak_sim::kept::{Ended, KeepError, KeepSettings, Keeper, stock};
 use homestak_sim::{Builder, Pace, Script, Timing, World, serve};
-use serde_json::json;
 
 use super::{Outcome, script};
 use crate::args::{PaceArg, SimServeArgs};
@@ -106,10 +106,15 @@ async fn serve_until_interrupted(
             .hint("if the port is in use, use --listen 127.0.0.1:0 for a free one")
     })?;
     if printer.shape.json {
-        printer.json(
-            "sim.serve",
-            json!({ "url": handle.url(), "fingerprint": handle.fingerprint, "token": TOKEN, "user": "root@pam", "password": PASSWORD }),
-        );
+        let serve = SimServe {
+            url: handle.url(),
+            fingerprint: handle.fingerprint.clone(),
+            directory: None,
+            token: Some(TOKEN.to_owned()),
+            user: Some("root@pam".to_owned()),
+            password: Some(PASSWORD.to_owned()),
+        };
+        printer.json(&kind::SIM_SERVE, &serve);
     } else {
         printer.data(&format!(
             "url:          {}\nfingerprint:  {}\ntoken:        {TOKEN}\nuser:         root@pam, password {PASSWORD}\n",
@@ -150,10 +155,15 @@ async fn keep(
     }
     let endpoint = keeper.endpoint();
     if printer.shape.json {
-        printer.json(
-            "sim.serve",
-            json!({ "url": endpoint.url, "fingerprint": endpoint.fingerprint, "directory": directory }),
-        );
+        let serve = SimServe {
+            url: endpoint.url.clone(),
+            fingerprint: endpoint.fingerprint.clone(),
+            directory: Some(directory.display().to_string()),
+            token: None,
+            user: None,
+            password: None,
+        };
+        printer.json(&kind::SIM_SERVE, &serve);
     } else {
         printer.data(&format!(
             "url:          {}\nfingerprint:  {}\ntoken:        in {}\n",
