@@ -20,6 +20,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         "homestak-providers",
         &["homestak-api", "homestak-core", "homestak-engine"],
     ),
+    (
+        "homestak-server",
+        &["homestak-api", "homestak-core", "homestak-store"],
+    ),
     ("homestak-sim", &["homestak-api"]),
     ("homestak-secrets", &["homestak-core"]),
     ("homestak-site", &["homestak-api", "homestak-core"]),

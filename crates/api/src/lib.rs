@@ -1,5 +1,6 @@
 //! What every crate outside of `core` shares: TLS trust, durable files, logging and the runtime.
 
+pub mod certificate;
 mod clock;
 pub mod durable;
 pub mod environment;
@@ -7,7 +8,9 @@ pub mod limit;
 pub mod lock;
 pub mod log;
 pub mod probe;
+pub mod publication;
 pub mod runtime;
+pub mod signature;
 mod stop;
 pub mod trust;
 pub mod v1;

@@ -15,6 +15,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, OtherError, RootCertStore};
 use sha2::{Digest as _, Sha256};
 
+use crate::certificate::TlsCredential;
 use crate::verifier::{Shown, Verifier};
 
 /// Whom to trust.
@@ -26,6 +27,10 @@ pub enum Trust {
     Authority(String),
     /// Exactly the certificate with this fingerprint.
     Pinned(Fingerprint),
+    /// The servers of a site: the certificate with one of these fingerprints, or one that it signed.
+    /// Dates are not compared with the clock of this machine, which may be wrong at its first boot;
+    /// what sites serve is signed and numbered by itself.
+    Site(Vec<Fingerprint>),
 }
 
 /// The SHA-256 of a certificate.
@@ -117,24 +122,79 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// Makes a client configuration that trusts as told.
 pub fn client_config(trust: &Trust) -> Result<ClientConfig, TrustError> {
+    client_config_as(trust, None)
+}
+
+/// Makes a client configuration that trusts as told, and shows a certificate when the server asks
+/// for one.
+pub fn client_config_as(
+    trust: &Trust,
+    own: Option<TlsCredential>,
+) -> Result<ClientConfig, TrustError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(TrustError::Setup)?;
-    Ok(match trust {
+    let builder = match trust {
         Trust::WebPki => {
             let roots = RootCertStore {
                 roots: webpki_roots::TLS_SERVER_ROOTS.into(),
             };
-            builder.with_root_certificates(roots).with_no_client_auth()
+            builder.with_root_certificates(roots)
         }
         Trust::Authority(pem) => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(named(pem)?))
-            .with_no_client_auth(),
+            .with_custom_certificate_verifier(Arc::new(named(pem)?)),
         Trust::Pinned(fingerprint) => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(pinned(*fingerprint)))
-            .with_no_client_auth(),
+            .with_custom_certificate_verifier(Arc::new(pinned(*fingerprint))),
+        Trust::Site(fingerprints) => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(of_site(fingerprints.clone()))),
+    };
+    match own {
+        None => Ok(builder.with_no_client_auth()),
+        Some((chain, key)) => builder
+            .with_client_auth_cert(chain, key)
+            .map_err(TrustError::Setup),
+    }
+}
+
+/// Accepts the certificate with one of these fingerprints, and those that it signed for the name.
+fn of_site(fingerprints: Vec<Fingerprint>) -> impl ServerCertVerifier {
+    Verifier::new(provider(), move |shown: &Shown<'_>| {
+        let found = Fingerprint::of(shown.certificate);
+        if fingerprints.contains(&found) {
+            return Ok(());
+        }
+        let mut roots = RootCertStore::empty();
+        for certificate in shown.intermediates {
+            if fingerprints.contains(&Fingerprint::of(certificate)) {
+                roots.add(certificate.clone())?;
+            }
+        }
+        if roots.is_empty() {
+            return Err(OtherError(Arc::new(NotRecorded(found))).into());
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+        let verifier = verifier
+            .build()
+            .map_err(|error| rustls::Error::Other(OtherError(Arc::new(error))))?;
+        let at = |now| {
+            let (certificate, others) = (shown.certificate, shown.intermediates);
+            verifier.verify_server_cert(certificate, others, shown.name, shown.ocsp, now)
+        };
+        let outcome = match at(shown.now) {
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::ExpiredContext {
+                    not_after: valid, ..
+                }
+                | CertificateError::NotValidYetContext {
+                    not_before: valid, ..
+                },
+            )) => at(valid),
+            outcome => outcome,
+        };
+        outcome.map(drop)
     })
 }
 

@@ -345,7 +345,7 @@ proptest! {
     fn a_minted_token_has_its_claims_and_verifies_with_its_key_only(node in "[a-z][a-z0-9-]{0,20}", spec in any::<String>(), issued_at in any::<i64>(), key in any::<[u8; 32]>()) {
         let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let signing = SigningKey::from_hex(&hex(key)).unwrap();
-        let claims = Claims { node: node.clone(), spec, issued_at };
+        let claims = Claims { node: node.clone(), spec, issued_at, guest: None };
         let token = mint(&claims, &signing);
         prop_assert_eq!(verify(&token, &signing, Some(&node)), Ok(claims.clone()));
         prop_assert_eq!(inspect(&token), Ok(claims));

@@ -357,11 +357,15 @@ impl From<homestak_core::token::TokenError> for DriverError {
         use homestak_core::token::TokenError;
         let made = Self::failed(format!("{}: {error}.", error.code()));
         match error {
-            TokenError::Key => made.hint("put 64 hexadecimal digits under `auth.signing_key`"),
+            TokenError::Key | TokenError::NoKey => {
+                made.hint("put 64 hexadecimal digits under `auth.signing_key`")
+            }
             TokenError::Malformed(_) => {
                 made.hint("a token is `payload.signature`; was it cut when it was copied?")
             }
-            TokenError::Signature => made.hint("mint a new one: homestak token mint NODE SPEC"),
+            TokenError::Signature | TokenError::Expired(_) | TokenError::Audience => {
+                made.hint("mint a new one: homestak token mint NODE SPEC")
+            }
             TokenError::Identity { found, .. } => made.hint(format!(
                 "a node can only use its own token; this one is for `{found}`"
             )),

@@ -19,6 +19,7 @@ pub mod observation;
 pub mod plan_file;
 pub mod preflight;
 mod process;
+pub mod publish;
 pub mod rebuild;
 pub mod resume;
 pub mod rollback;
@@ -28,6 +29,7 @@ mod seed_source;
 pub mod select;
 pub mod session;
 pub mod settings;
+pub mod site_keys;
 pub mod status;
 pub mod wire;
 

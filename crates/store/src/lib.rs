@@ -1,5 +1,6 @@
 //! Stores the engine's journal: runs, their entries, and leases. Holds no secrets.
 
+pub mod registry;
 mod sqlite;
 
 pub use sqlite::Sqlite;

@@ -7,6 +7,7 @@
 mod agent;
 mod change;
 mod diagnostic;
+pub mod enrol;
 mod guest;
 mod host;
 mod image;
@@ -14,7 +15,9 @@ pub mod kind;
 mod local;
 mod manifest;
 mod node;
+pub mod node_status;
 mod plan;
+pub mod report;
 mod resource;
 mod run;
 mod secrets;

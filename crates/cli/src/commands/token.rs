@@ -25,6 +25,7 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
                 node,
                 spec,
                 issued_at: settings.driver.time.now().as_second(),
+                guest: None,
             };
             let token = mint(&claims, &key(&session, printer)?);
             if printer.shape.json {

@@ -225,6 +225,7 @@ fn token(
         node: node.name.to_string(),
         spec: spec.value.clone(),
         issued_at: target.now,
+        guest: None,
     };
     Ok(mint(&claims, &key))
 }

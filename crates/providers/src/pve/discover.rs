@@ -59,7 +59,7 @@ pub fn endpoints(entry: &Endpoint, status: &Value, nodes: &Value) -> BTreeMap<St
             let trust = match &entry.trust {
                 Trust::Pinned(_) => Trust::Pinned(*fingerprints.get(&name)?),
                 Trust::Authority(pem) => Trust::Authority(pem.clone()),
-                Trust::WebPki => return None,
+                Trust::WebPki | Trust::Site(_) => return None,
             };
             let host = match text_of(row, "ip").parse().ok()? {
                 IpAddr::V4(address) => address.to_string(),

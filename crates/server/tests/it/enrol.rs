@@ -1,0 +1,198 @@
+//! Certificates of nodes: enrolment, renewal, replacement, revocation.
+
+use homestak_api::v1::report::{Report, ReportState};
+use rcgen::KeyPair;
+
+use crate::site::{DB, TestSite, WEB, at, credential, enrol, v1, v2};
+
+fn report() -> Report {
+    Report {
+        run: "run-1".to_owned(),
+        state: ReportState::Converged,
+        generation: Some(7),
+        step: None,
+        changed: Some(true),
+        error: None,
+        permanent: false,
+        drift: Vec::new(),
+        agent: "0.1.0".to_owned(),
+    }
+}
+
+async fn get(client: &reqwest::Client, url: String) -> u16 {
+    client
+        .get(url)
+        .send()
+        .await
+        .expect("an answer")
+        .status()
+        .as_u16()
+}
+
+async fn send(client: &reqwest::Client, site: &TestSite) -> u16 {
+    let request = client
+        .post(format!("{}/v1/reports", site.url))
+        .json(&report());
+    request.send().await.expect("an answer").status().as_u16()
+}
+
+#[tokio::test]
+async fn an_enrolled_node_has_its_own_spec_and_reports_and_nothing_else() {
+    let site = TestSite::start().await;
+    let web = site.enrol(WEB, "web").await;
+    assert_eq!(get(&web, format!("{}/spec/web", site.url)).await, 200);
+    assert_eq!(send(&web, &site).await, 201);
+    for path in ["/spec/db", "/v1/nodes", "/v1/tokens"] {
+        assert_eq!(
+            get(&web, format!("{}{path}", site.url)).await,
+            403,
+            "{path}"
+        );
+    }
+    let reports = format!("{}/v1/nodes/{WEB}/reports", site.url);
+    assert_eq!(get(&web, reports.clone()).await, 403);
+    let seen: serde_json::Value = site
+        .operator()
+        .get(reports)
+        .send()
+        .await
+        .expect("an answer")
+        .json()
+        .await
+        .expect("JSON");
+    assert_eq!(seen["reports"][0]["state"], "converged");
+}
+
+#[tokio::test]
+async fn after_enrolment_only_the_certificate_counts() {
+    let site = TestSite::start().await;
+    let web = site.enrol(WEB, "web").await;
+    for token in [v2(&site.claims(WEB, "web")), v1("web", "base")] {
+        let request = site.client(None).get(format!("{}/spec/web", site.url));
+        let answer = request
+            .bearer_auth(token.clone())
+            .send()
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status(), 403);
+        let key = KeyPair::generate().expect("a key");
+        let again = enrol(&site.client(None), &site.url, WEB, "web", &key, &token).await;
+        assert_eq!(again.status(), 403);
+    }
+    assert_eq!(get(&web, format!("{}/spec/web", site.url)).await, 200);
+}
+
+#[tokio::test]
+async fn a_token_enrols_its_own_guest_only() {
+    let site = TestSite::start().await;
+    let key = KeyPair::generate().expect("a key");
+    let token = v2(&site.claims(WEB, "web"));
+    let client = site.client(None);
+    for (guest, node, status) in [(DB, "web", 401), (WEB, "db", 401), (DB, "db", 401)] {
+        let answer = enrol(&client, &site.url, guest, node, &key, &token).await;
+        assert_eq!(answer.status(), status, "{guest} {node}");
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_node_is_refused_at_once_on_its_open_connection() {
+    let site = TestSite::start().await;
+    let web = site.enrol(WEB, "web").await;
+    assert_eq!(send(&web, &site).await, 201);
+    let url = format!("{}/v1/nodes/{WEB}/revoke", site.url);
+    let revoke = site
+        .operator()
+        .post(url)
+        .json(&serde_json::json!({ "reason": "stolen" }));
+    assert_eq!(revoke.send().await.expect("an answer").status(), 200);
+    assert_eq!(send(&web, &site).await, 401);
+    assert_eq!(get(&web, format!("{}/spec/web", site.url)).await, 401);
+    let key = KeyPair::generate().expect("a key");
+    let token = v2(&site.claims(WEB, "web"));
+    let again = enrol(&site.client(None), &site.url, WEB, "web", &key, &token).await;
+    assert_eq!(again.status(), 403);
+}
+
+#[tokio::test]
+async fn an_expired_certificate_renews_once() {
+    let site = TestSite::start().await;
+    let web = site.enrol(WEB, "web").await;
+    let key = KeyPair::generate().expect("a key");
+    let renew = async |client: &reqwest::Client| {
+        use base64::Engine as _;
+        let public = base64::engine::general_purpose::STANDARD.encode(key.public_key_raw());
+        let body = serde_json::json!({
+            "node": "web", "uuid": WEB, "public_key": public, "agent": "0.1.0",
+        });
+        let request = client.post(format!("{}/v1/renew", site.url)).json(&body);
+        let answer = request.send().await.expect("an answer");
+        (
+            answer.status().as_u16(),
+            answer.text().await.expect("a body"),
+        )
+    };
+    let (status, body) = renew(&web).await;
+    assert_eq!(status, 201);
+    let renewed = site.client(Some(credential(&body, &key)));
+    assert_eq!(send(&renewed, &site).await, 201);
+    assert_eq!(send(&web, &site).await, 401, "the one before is dead");
+    // No server ran for two months; the driver published a new intermediate since.
+    site.clock.set(at(60 * 24 * 3600));
+    site.publish_intermediate(at(60 * 24 * 3600));
+    (site.reload)();
+    assert_eq!(send(&renewed, &site).await, 401, "expired");
+    let (status, body) = renew(&renewed).await;
+    assert_eq!(status, 201, "{body}");
+    let late = site.client(Some(credential(&body, &key)));
+    assert_eq!(send(&late, &site).await, 201);
+    site.clock.set(at(120 * 24 * 3600));
+    site.publish_intermediate(at(120 * 24 * 3600));
+    (site.reload)();
+    assert_eq!(renew(&late).await.0, 403, "a second time");
+}
+
+#[tokio::test]
+async fn a_guest_that_takes_the_place_of_another_makes_its_certificate_invalid() {
+    let site = TestSite::start().await;
+    let web = site.enrol(WEB, "web").await;
+    let rebuilt = "55555555-5555-4555-8555-555555555555";
+    site.directory
+        .remove_spec(&crate::site::uuid(WEB))
+        .expect("removed");
+    site.publish(rebuilt, "web", |spec| {
+        spec.token.as_mut().expect("a token").id = "t-new".to_owned();
+    });
+    (site.reload)();
+    assert_eq!(send(&web, &site).await, 401);
+    let mut claims = site.claims(rebuilt, "web");
+    claims.guest.as_mut().expect("version 2").token_id = "t-new".to_owned();
+    let key = KeyPair::generate().expect("a key");
+    let answer = enrol(
+        &site.client(None),
+        &site.url,
+        rebuilt,
+        "web",
+        &key,
+        &v2(&claims),
+    )
+    .await;
+    assert_eq!(answer.status(), 201);
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_site_is_nobody() {
+    let site = TestSite::start().await;
+    let other = TestSite::start().await;
+    let key = KeyPair::generate().expect("a key");
+    let token = v2(&other.claims(WEB, "web"));
+    let answer = enrol(&other.client(None), &other.url, WEB, "web", &key, &token).await;
+    let body = answer.text().await.expect("a body");
+    let stranger = site.client(Some(credential(&body, &key)));
+    assert_eq!(get(&stranger, format!("{}/spec/web", site.url)).await, 401);
+    assert_eq!(get(&stranger, format!("{}/v1/nodes", site.url)).await, 401);
+    let their_operator = site.client(Some(other.operator.for_tls().expect("usable")));
+    assert_eq!(
+        get(&their_operator, format!("{}/v1/nodes", site.url)).await,
+        401
+    );
+}

@@ -1,0 +1,5 @@
+//! A server over real TLS on loopback.
+
+mod enrol;
+mod site;
+mod spec;
