@@ -489,7 +489,7 @@ mod tests {
         waits.hear(&event(0, waiting("its SSH")));
         assert!(waits.long(at(1)).is_empty(), "not yet");
         waits.hear(&event(1, waiting("its SSH")));
-        assert_eq!(waits.long(at(2)), ["web: waits for its SSH"]);
+        assert_eq!(waits.long(at(2)), ["web: waiting for its SSH"]);
         assert!(waits.long(at(9)).is_empty(), "once");
         waits.hear(&event(10, waiting("its API")));
         let doing = EventKind::Doing {

@@ -217,7 +217,7 @@ fn a_build_that_is_killed_ends_with_it_and_the_next_one_clears_up() {
     assert_eq!(next.code, 1);
     assert!(
         next.err
-            .contains("packages cannot be fetched from http://127.0.0.1:9/debian"),
+            .contains("cannot download packages from http://127.0.0.1:9/debian"),
         "{}",
         next.err
     );

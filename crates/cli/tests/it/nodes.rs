@@ -186,7 +186,7 @@ fn a_node_with_another_host_key_is_refused_in_clear_words() {
         assert_eq!(run.code, 3, "{}", run.err);
         assert!(
             run.err
-                .contains("Whoever answers at 127.0.0.11 is not `web`"),
+                .contains("The host key at 127.0.0.11 is not that of `web`"),
             "{}",
             run.err
         );

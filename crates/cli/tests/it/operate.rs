@@ -305,7 +305,7 @@ fn an_id_of_another_guest_is_refused_with_what_to_do() {
             said.contains("vmid 700 belongs to another guest, `theirs`"),
             "{said}"
         );
-        assert!(said.contains("write another `vmid`"), "{said}");
+        assert!(said.contains("set another `vmid`"), "{said}");
     }
     assert_eq!(father.guests(), ["theirs (off)"]);
     let destroy = father.run(&[
