@@ -318,6 +318,7 @@ fn token(text: &str) {
         node: node.into(),
         spec: spec.into(),
         issued_at: i64::try_from(text.len()).unwrap_or(0),
+        guest: None,
     };
     let minted = mint(&claims, &key);
     assert_eq!(verify(&minted, &key, Some(node)), Ok(claims));

@@ -577,25 +577,6 @@ impl Directory {
             Err(error) => Err(error.into()),
         }
     }
-
-    /// Returns an error if a file cannot be replaced or removed, because it is mounted read-only or
-    /// immutable.
-    pub(crate) fn require_writable(&self, name: &OsStr) -> io::Result<()> {
-        let system = rustix::fs::fstatvfs(self)?;
-        if system
-            .f_flag
-            .contains(rustix::fs::StatVfsMountFlags::RDONLY)
-        {
-            return Err(ErrorKind::ReadOnlyFilesystem.into());
-        }
-        if self.writable_by == WritableBy::Root
-            && let Entry::File(..) = self.lookup(name)?
-        {
-            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(self, name, flags, Mode::empty())?;
-        }
-        Ok(())
-    }
 }
 
 /// Returns the name of a temporary file, which sudo, sshd and others ignore.

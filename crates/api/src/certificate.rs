@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::trust::Fingerprint;
+use crate::trust::{Fingerprint, TlsCredential};
 
 /// Clocks of two machines differ: a new certificate is valid from this long before it was issued.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
@@ -270,9 +270,6 @@ impl Credential {
         serde_json::from_str(text).map_err(|_| CertificateError::Damaged)
     }
 }
-
-/// A certificate chain, and the private key of its first certificate.
-pub type TlsCredential = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// Reads the certificates of a PEM text.
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, OtherError, RootCertStore};
 use sha2::{Digest as _, Sha256};
 
-use crate::certificate::TlsCredential;
 use crate::verifier::{Shown, Verifier};
+
+/// A certificate chain, and the private key of its first certificate.
+pub type TlsCredential = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// Whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]

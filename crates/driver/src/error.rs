@@ -92,9 +92,9 @@ impl DriverError {
         }
         match closest(stem, known.iter().copied()) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None if known.is_empty() => error.hint(format!(
-                "there are none; `homestak site show` prints the search path"
-            )),
+            None if known.is_empty() => {
+                error.hint("there are none; `homestak site show` prints the search path")
+            }
             None => error.hint(format!("available: {}", known.join(", "))),
         }
     }

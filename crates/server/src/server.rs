@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use homestak_api::certificate::{TlsCredential, certificates};
+use homestak_api::certificate::certificates;
 use homestak_api::publication::PublishDirectory;
 use homestak_api::runtime::SharedClock;
+use homestak_api::trust::TlsCredential;
 use homestak_store::registry::Registry;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use homestak_api::certificate::{Credential, Role, TlsCredential};
-use homestak_api::trust::provider;
+use homestak_api::certificate::{Credential, Role};
+use homestak_api::trust::{TlsCredential, provider};
 use jiff::Timestamp;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};

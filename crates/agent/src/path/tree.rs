@@ -1,20 +1,39 @@
-//! Directories: creation, ownership, recursive removal. Links are not followed, and the owner of
-//! directories that a user moved is not changed.
+//! Directories: creation, ownership, removal with their content. Links are not followed, and the
+//! owner of directories that a user moved is not changed.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
 
 use homestak_api::durable;
-use rustix::fs::{AtFlags, Gid, Mode, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::{DIRECTORY, Directory, Refusal, RefusalReason, WritableBy, temporary};
+use super::{DIRECTORY, Directory, Entry, Refusal, RefusalReason, WritableBy, temporary};
 
 /// Maximum depth of a directory tree that is removed.
 const MAX_DEPTH: usize = 200;
 
 impl Directory {
+    /// Returns an error if a file cannot be replaced or removed, because it is mounted read-only or
+    /// immutable.
+    pub(crate) fn require_writable(&self, name: &OsStr) -> io::Result<()> {
+        let system = rustix::fs::fstatvfs(self)?;
+        if system
+            .f_flag
+            .contains(rustix::fs::StatVfsMountFlags::RDONLY)
+        {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        if self.writable_by == WritableBy::Root
+            && let Entry::File(..) = self.lookup(name)?
+        {
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(self, name, flags, Mode::empty())?;
+        }
+        Ok(())
+    }
+
     /// Removes an empty directory.
     pub(crate) fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(self, name, AtFlags::REMOVEDIR)?)

@@ -258,13 +258,13 @@ fn restore_path(path: &str, saved: &SavedPath, way: &UndoPlan, copies: &Path) ->
     }
 }
 
-fn remove(path: &Path, recursive: bool) -> Result<()> {
+fn remove(path: &Path, with_content: bool) -> Result<()> {
     let Some((directory, name)) = path::existing_parent(path)? else {
         return Ok(());
     };
     match directory.lookup(&name)? {
         path::Entry::Nothing => Ok(()),
-        path::Entry::Directory(_) if recursive => directory.remove_all(&name),
+        path::Entry::Directory(_) if with_content => directory.remove_all(&name),
         path::Entry::Directory(_) => match directory.remove_empty(&name) {
             // Someone else created files there.
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),

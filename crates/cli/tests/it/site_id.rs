@@ -93,7 +93,7 @@ fn faults_of_the_site_file_are_shown_by_commands_that_need_its_id() {
     let run = father.run(&["manifest", "status"]);
     // The command that gives a site another id fails by the same fault, so it is no way out.
     assert!(
-        run.err.contains("write the id that the site had") && !run.err.contains("new-id"),
+        run.err.contains("restore the id of the site") && !run.err.contains("new-id"),
         "{}",
         run.err
     );
@@ -344,7 +344,7 @@ fn an_id_file_of_the_built_in_site_that_is_not_valid_can_be_replaced() {
             let run = world.run(command);
             assert_eq!(run.code, 1, "{command:?}: {}", run.err);
             for part in [
-                &format!("it holds {:?}", text.trim()),
+                &format!("it contains {:?}", text.trim()),
                 "homestak-s-ID",
                 "homestak manifest plan -v",
                 "homestak site new-id --id ID",

@@ -59,7 +59,7 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
     let diff = bed.run(&["spec", "diff", "web"]);
     assert_eq!(diff.code, 3, "{}{}", diff.out, diff.err);
     let why = "refused: `web`: `/etc/sudoers.d/own` would be invalid: /etc/sudoers.d/own:1:";
-    for words in [why, "syntax error", "says: 1 refusal"] {
+    for words in [why, "syntax error", "cannot be applied to `web`: 1 refusal"] {
         assert!(diff.err.contains(words), "{words}: {}", diff.err);
     }
     assert!(!diff.err.contains("nonsense"), "{}", diff.err);
@@ -114,7 +114,7 @@ fn a_link_of_the_bridges_name_that_is_not_ours_is_left_alone() {
     let said = bed
         .manifest_run("apply", "blocked", &["--yes", "--on-error", "rollback"])
         .bad();
-    assert!(said.contains("which is not ours"), "{said}");
+    assert!(said.contains("that homestak did not create"), "{said}");
     assert!(ip(&["link", "show", &link]), "it was removed");
     bed.destroy("blocked");
     bed.run(&["local", "clean", "--yes"]);

@@ -30,7 +30,7 @@ fn a_plan_reports_what_a_node_cannot_become_and_records_come_back_from_the_machi
     let said = format!("{}{}", plan.out, plan.err);
     for part in [
         "time zone `Europe/Nowhere` does not exist",
-        "no setting `vm.swappines`",
+        "kernel setting `vm.swappines` does not exist",
         "`kernel.panic` cannot be changed on this node",
         "user `nobody-here` does not exist (owner of `/etc/app`)",
     ] {

@@ -188,7 +188,7 @@ fn a_change_that_would_cut_the_node_off_is_taken_back_and_told() {
     );
     let run = bed.manifest_run("apply", "lab", &["--yes"]);
     assert_ne!(run.code, 0);
-    for words in ["taken back", "SSH server", "the node is as it was before"] {
+    for words in ["changes were reverted", "SSH server", "correct the spec"] {
         assert!(run.err.contains(words), "{words}: {}", run.err);
     }
     holds(

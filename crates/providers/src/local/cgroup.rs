@@ -94,7 +94,7 @@ impl Hierarchies {
     }
 
     /// Returns the limits that the machine cannot enforce.
-    pub(super) fn missing_controllers(&self) -> Vec<&'static str> {
+    pub(super) fn missing(&self) -> Vec<&'static str> {
         let unified = self
             .unified
             .as_ref()
@@ -144,7 +144,7 @@ impl Cgroup {
             let group = path.join(&self.own);
             match make_writable(path, &group) {
                 Ok(()) => {}
-                // Optional; preflight reports missing controllers.
+                // Optional; preflight reports what is missing.
                 Err(_) if resource == "freezer" => continue,
                 Err(error) => return Err(error),
             }

@@ -150,18 +150,18 @@ fn kernel() -> Finding {
             .lines()
             .any(|line| line.split_whitespace().last() == Some(name))
     };
-    let mut missing_controllers = Vec::new();
+    let mut missing = Vec::new();
     if !has("overlay") && process::run("modprobe", &["overlay"]).is_err() {
-        missing_controllers.push("overlayfs");
+        missing.push("overlayfs");
     }
     let namespaces = ["mnt", "net", "pid", "uts", "ipc"];
     if namespaces
         .iter()
         .any(|name| !Path::new("/proc/self/ns").join(name).exists())
     {
-        missing_controllers.push("namespaces");
+        missing.push("namespaces");
     }
-    if missing_controllers.is_empty() {
+    if missing.is_empty() {
         return finding(
             Severity::Good,
             check,
@@ -172,7 +172,7 @@ fn kernel() -> Finding {
     finding(
         Severity::Failure,
         check,
-        format!("the kernel lacks {}", missing_controllers.join(", ")),
+        format!("the kernel lacks {}", missing.join(", ")),
         "use a Debian kernel, or `-H sim`",
     )
 }
@@ -216,8 +216,8 @@ fn limits() -> Finding {
             fix,
         );
     }
-    let missing_controllers = hierarchies.missing_controllers();
-    if missing_controllers.is_empty() {
+    let missing = hierarchies.missing();
+    if missing.is_empty() {
         return finding(
             Severity::Good,
             check,
@@ -225,7 +225,7 @@ fn limits() -> Finding {
             "",
         );
     }
-    let detail = format!("not limited: {}", missing_controllers.join(", "));
+    let detail = format!("not limited: {}", missing.join(", "));
     finding(
         Severity::Warning,
         check,

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use homestak_api::certificate::{Credential, Role, TlsCredential, certificates};
+use homestak_api::certificate::{Credential, Role, certificates};
 use homestak_api::publication::{
     FirstContact, IssuedToken, PublishDirectory, PublishedSpec, ServerSecrets, SiteInfo,
     SpecStatement, sha256,
 };
 use homestak_api::runtime::{Clock, SharedClock};
 use homestak_api::signature::{Purpose, SiteKey};
-use homestak_api::trust::{Fingerprint, Trust, client_config_as};
+use homestak_api::trust::{Fingerprint, TlsCredential, Trust, client_config_as};
 use homestak_core::observed::GuestUuid;
 use homestak_core::token::{Claims, GuestClaims, SigningKey, mint};
 use homestak_server::settings::ServerSettings;

@@ -92,7 +92,7 @@ fn show(
         }
     }
     if let Some(guests) = guests {
-        text += &format!("guests:       {}\n", guests);
+        text += &format!("guests:       {guests}\n");
     }
     for inside in endpoint.iter().flat_map(|endpoint| &endpoint.inside) {
         let address = inside.address.as_deref().unwrap_or("no address");

@@ -1,3 +1,5 @@
+//! When guests that boot are asked, on a clock that the tests set.
+
 use std::collections::{BTreeSet, VecDeque};
 
 use super::*;
