@@ -127,7 +127,7 @@ fn failures_are_reported_and_the_next_apply_succeeds() {
         if unit == "bad" {
             assert!(
                 run.err
-                    .contains("set up eth0 and 1 more; not done: start bad.service"),
+                    .contains("reconfigure eth0 and 1 more; not done: start bad.service"),
                 "{}",
                 run.err
             );

@@ -169,7 +169,7 @@ fn a_node_that_runs_keeps_its_files_by_whatever_path_one_comes() {
         .map(Run::from)
         .unwrap()
         .bad();
-    assert!(refused.contains("it runs"), "{refused}");
+    assert!(refused.contains("it is running"), "{refused}");
     assert!(away.join("nodes").join(uuid).join("upper").exists());
     let _ = std::fs::remove_file(away.join(".homestak-local"));
     std::fs::rename(&away, bed.root()).unwrap();
