@@ -100,7 +100,7 @@ fn changes_by_one_user_are_refused_and_everything_else_is_corrected() {
         let refused = &status["drift"]["refused"];
         refused.get(keys).is_some() && refused.get(conf).is_some()
     });
-    assert!(refused(&status, keys).contains("should be a directory"));
+    assert!(refused(&status, keys).contains("is not a directory"));
     assert!(refused(&status, conf).contains("is a symbolic link that a user can change"));
     let status = until(&node, "not complete", |status| status["status"] == "failed");
     assert!(text(&status["failed"]["message"]).contains("keys:alice"));

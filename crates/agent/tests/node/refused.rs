@@ -83,7 +83,7 @@ fn specs_that_cannot_be_applied_are_refused_and_change_nothing() {
         &with("/config/sysctl", json!({ "no.such.key": 1 })),
         2,
     );
-    assert!(message.contains("no setting `no.such.key`"), "{message}");
+    assert!(message.contains("kernel setting `no.such.key` does not exist"), "{message}");
 
     let message = refused(
         &node,
@@ -139,7 +139,7 @@ fn specs_that_cannot_be_applied_are_refused_and_change_nothing() {
     let message = refused(&node, &before, &several, 2);
     for part in [
         "time zone `Europe/Nowhere` does not exist",
-        "no setting `no.such.key`",
+        "kernel setting `no.such.key` does not exist",
         "`kernel.panic` cannot be changed on this node",
         "user `nobody-here` does not exist (owner of `/etc/app`)",
     ] {
