@@ -83,7 +83,10 @@ fn specs_that_cannot_be_applied_are_refused_and_change_nothing() {
         &with("/config/sysctl", json!({ "no.such.key": 1 })),
         2,
     );
-    assert!(message.contains("kernel setting `no.such.key` does not exist"), "{message}");
+    assert!(
+        message.contains("kernel setting `no.such.key` does not exist"),
+        "{message}"
+    );
 
     let message = refused(
         &node,
