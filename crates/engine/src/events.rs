@@ -172,7 +172,7 @@ pub trait Observer: Send + Sync {
     fn on_event(&self, event: &Event);
 }
 
-/// Emits events to an observer. Concurrent runs have a [`RunEvents`] each; what a shared client of
+/// Emits events to an observer. Concurrent runs have a `RunEvents` each; what a shared client of
 /// a provider reports becomes an event of the run whose step called it.
 pub struct EventHub(RunEvents);
 

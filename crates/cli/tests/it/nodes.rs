@@ -194,7 +194,7 @@ fn a_node_with_another_host_key_is_refused_in_clear_words() {
     }
     let run = lab.run(&["exec", "web", "--", "true"]);
     assert_eq!(run.code, 1);
-    assert!(run.err.contains("is not `web`"), "{}", run.err);
+    assert!(run.err.contains("is not that of `web`"), "{}", run.err);
     // Nobody knows it any more.
     lab.keyring().forget(&guest(1)).unwrap();
     let run = lab.run(&["ssh", "web"]);

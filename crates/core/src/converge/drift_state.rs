@@ -113,7 +113,7 @@ pub struct CorrectedDrift {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FieldBackoff {
-    /// Corrections within [`FLAP_WINDOW`], by uptime in milliseconds.
+    /// Corrections within `FLAP_WINDOW`, by uptime in milliseconds.
     #[serde(rename = "mended_at")]
     pub corrected_at: Vec<u64>,
     /// Failures in a row.

@@ -186,8 +186,8 @@ impl Images {
         })
     }
 
-    /// Returns the disk that belongs to a tree, and makes it of the tree when it is missing.
-    /// Cancel-safe like [`Self::ensure`].
+    /// Returns the disk of a tree, and creates it from the tree if it is missing. Cancel-safe like
+    /// [`Self::ensure_tree`].
     pub async fn ensure_disk(
         &self,
         name: &str,
