@@ -1,7 +1,7 @@
 //! What a driver publishes for a server: signed specs, and what the server must know of the site.
 //!
-//! Flow: the driver writes a directory, the server reads it when it starts and when it is told to
-//! reload. The server never writes there.
+//! Flow: the driver writes a directory; the server reads it at start and on reload, and never
+//! writes there.
 //! Guarantees: each file is replaced whole; a spec is served only when its signature is the site's.
 //! Assumptions: only the driver can write to the directory, and only the server and the driver can
 //! read it, since `secrets.json` has the keys that tokens are verified with.

@@ -18,7 +18,7 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     /// The code of the error, such as `E301`.
     pub(crate) code: &'static str,
-    /// What the client is told. It contains nothing that the client does not know.
+    /// The message of the answer. It contains nothing that the client does not know.
     pub(crate) message: String,
     /// When to try again.
     pub(crate) retry_after: Option<Duration>,

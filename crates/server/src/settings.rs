@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// The port that servers listen on unless told otherwise.
+/// The default port.
 pub const PORT: u16 = 44443;
 
 /// Why settings could not be read.
