@@ -25,7 +25,6 @@ test: ## Run every test; installs what tests need
 test-full: ## Run every test with many more random cases, and every fault at every call
 	HOMESTAK_TEST_FULL=1 tests/prepare
 	tests/deny --install
-	tests/unused --install
 	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_FULL=1 PROPTEST_CASES=4096 $(TESTS)
 	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_IMAGE=debian-13 $(subst --workspace,--package homestak-agent --test node,$(TESTS))
 
@@ -35,7 +34,6 @@ lint: ## Formatting, clippy, tidy, generated files, dependencies, documentation
 	cargo xtask tidy
 	cargo xtask gen --check
 	tests/deny
-	tests/unused
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 gen: ## Write the generated files: schemas and reference pages

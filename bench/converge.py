@@ -38,28 +38,28 @@ ON_NODE = {
 
 
 class Bench:
-    def __init__(self, binary, place, root):
-        self.binary, self.place = str(binary), Path(place)
+    def __init__(self, binary, directory, root):
+        self.binary, self.directory = str(binary), Path(directory)
         self.environment = {
             "PATH": os.environ["PATH"],
-            "HOME": str(place),
+            "HOME": str(directory),
             "HOMESTAK_LOCAL_ROOT": str(root),
-            "HOMESTAK_STATE": str(self.place / "state"),
-            "HOMESTAK_SITE_CONFIG": str(self.place / "site"),
+            "HOMESTAK_STATE": str(self.directory / "state"),
+            "HOMESTAK_SITE_CONFIG": str(self.directory / "site"),
         }
-        site = self.place / "site"
+        site = self.directory / "site"
         for folder in ("manifests", "specs", "postures", "presets"):
             (site / folder).mkdir(parents=True)
         (site / "site.yaml").write_text("schema_version: 1\ndefaults: {image: debian-12, preset: small}\n")
         (site / "presets/small.yaml").write_text("cores: 2\nmemory: 1024\ndisk: 8\n")
         (site / "postures/bench.yaml").write_text(POSTURE)
         shutil.copy(HERE / "spec.yaml", site / "specs/bench.yaml")
-        key = self.place / "people"
+        key = self.directory / "people"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         public = Path(f"{key}.pub").read_text().strip()
         (site / "secrets.yaml").write_text(f"ssh_keys:\n  people: {json.dumps(public)}\n")
         (site / "secrets.yaml").chmod(0o600)
-        self.work = self.place / "job"
+        self.work = self.directory / "job"
         shutil.copytree(HERE, self.work)
         (self.work / "key.pub").write_text(public + "\n")
 
@@ -71,7 +71,7 @@ class Bench:
 
     def manifest(self, name, nodes):
         text = "".join(f"  - {node}\n" for node in nodes)
-        path = self.place / f"site/manifests/{name}.yaml"
+        path = self.directory / f"site/manifests/{name}.yaml"
         path.write_text(f"schema_version: 2\nname: {name}\nnodes:\n{text}")
 
     def apply(self, name):
@@ -82,12 +82,12 @@ class Bench:
         return {node["name"]: node for node in shown}
 
     def ssh_words(self, node, shared=False):
-        keys = self.place / "state/ssh"
+        keys = self.directory / "state/ssh"
         options = [
             "BatchMode=yes", "LogLevel=ERROR", f"UserKnownHostsFile={keys}/known_hosts",
             f"HostKeyAlias={node['uuid']}", f"IdentityFile={keys}/id_ed25519",
         ]
-        options += [f"ControlPath={self.place}/{node['name']}.s", "ControlMaster=auto"] if shared else ["ControlPath=none"]
+        options += [f"ControlPath={self.directory}/{node['name']}.s", "ControlMaster=auto"] if shared else ["ControlPath=none"]
         options += ["ControlPersist=60"] if shared else []
         words = ["ssh", "-F", "/dev/null"]
         for option in options:
@@ -101,7 +101,7 @@ class Bench:
 
     def close_shared(self):
         """Closes connections that homestak keeps open."""
-        for socket in (self.place / "state/ssh/shared").glob("*"):
+        for socket in (self.directory / "state/ssh/shared").glob("*"):
             subprocess.run(["ssh", "-F", "/dev/null", "-O", "exit", "-S", socket, "node"], capture_output=True)
 
 
@@ -129,16 +129,16 @@ def tools(bench, nodes):
     target = environment()
     sshd = (HERE / "sshd.conf").read_text()
     variables = json.dumps({"key": (bench.work / "key.pub").read_text().strip(), "sshd": sshd})
-    keys = bench.place / "state/ssh"
+    keys = bench.directory / "state/ssh"
 
-    def there(name):
+    def on_node(name):
         def call():
             bench.ssh(nodes[name], f"sudo sh -c '{ON_NODE[name][1]}'")
         return call
 
     def ansible():
         options = f"-o UserKnownHostsFile={keys}/known_hosts -o HostKeyAlias={nodes['ansible']['uuid']}"
-        environment = {**os.environ, "ANSIBLE_PIPELINING": "True", "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3", "HOME": str(bench.place)}
+        environment = {**os.environ, "ANSIBLE_PIPELINING": "True", "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3", "HOME": str(bench.directory)}
         words = [
             target / "bin/ansible-playbook", "-i", f"{nodes['ansible']['address']},", "-u", "homestak",
             "--private-key", keys / "id_ed25519", "--ssh-common-args", options, "-e", variables,
@@ -153,7 +153,7 @@ def tools(bench, nodes):
         ]
         subprocess.run(words, check=True, capture_output=True, cwd=bench.work)
 
-    return {"ansible": ansible, "pyinfra": pyinfra, **{name: there(name) for name in ON_NODE}}
+    return {"ansible": ansible, "pyinfra": pyinfra, **{name: on_node(name) for name in ON_NODE}}
 
 
 def prepare_node(bench, name, node):
@@ -187,8 +187,8 @@ def figures(binary, runs=5):
         return None
     root = Path(os.environ.get("HOMESTAK_LOCAL_ROOT", "/var/tmp/homestak-bench"))
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
-        bench = Bench(binary, place, root)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        bench = Bench(binary, directory, root)
         names = ["bare", "ansible", "pyinfra", *ON_NODE]
         bench.manifest("others", [f"{{name: {name}}}" for name in names])
         bench.manifest("own", ["{name: bench-node}"])
@@ -196,7 +196,7 @@ def figures(binary, runs=5):
             return measured(bench, names, runs)
         finally:
             for name in ("own", "others", "ten"):
-                if (bench.place / f"site/manifests/{name}.yaml").exists():
+                if (bench.directory / f"site/manifests/{name}.yaml").exists():
                     bench.run("manifest", "destroy", "-M", name, "-H", "local", "--yes")
 
 
@@ -227,14 +227,14 @@ def measured(bench, names, runs):
     log(f"first runs: {first}, failed: {failed}")
     own = nodes["bench-node"]
 
-    made = next(iter(others), None)
-    if made is None:
+    configured = next(iter(others), None)
+    if configured is None:
         raise SystemExit(f"no other tool could be measured: {failed}")
 
     # On a node that another tool configured: the script checks the file names of that tool.
     def shell_script(shared):
         with open(HERE / "check.sh") as text:
-            bench.ssh(nodes[made], "sudo sh", shared, stdin=text)
+            bench.ssh(nodes[configured], "sudo sh", shared, stdin=text)
 
     def cold(*words):
         def call():
@@ -281,13 +281,13 @@ def watched(bench, node, runs):
     """Measures the agent while it watches a node."""
     agent = "/usr/local/bin/homestak-agent"
     root = lambda line: bench.ssh(node, f"sudo bash -ec '{line}'", shared=True).decode().strip()
-    look = f'TIMEFORMAT="%U %S"; time {agent} config check >/dev/null 2>&1'
-    processor = [sum(map(float, root(f"{{ {look}; }} 2>&1").split())) for _ in range(runs)]
+    check = f'TIMEFORMAT="%U %S"; time {agent} config check >/dev/null 2>&1'
+    processor = [sum(map(float, root(f"{{ {check}; }} 2>&1").split())) for _ in range(runs)]
     root(f"systemd-run -q --unit bench-watch {agent} run --daemon")
     time.sleep(3)
     status = root("grep -E \"^(VmRSS|RssAnon)\" /proc/$(systemctl show -P MainPID bench-watch)/status")
     resident, own = (int(line.split()[1]) / 1024 for line in status.splitlines())
-    seen = []
+    delays = []
     for at in range(runs):
         begun = float(root(f"date +%s.%N; echo {at} >/etc/motd"))
         time.sleep(2)
@@ -295,11 +295,11 @@ def watched(bench, node, runs):
         after = float(lines.split()[0]) - begun
         if after < 0:
             raise SystemExit(f"the agent did not detect a change within 2 s: {lines}")
-        seen.append(after)
+        delays.append(after)
     root("systemctl stop bench-watch")
     return {
         "resident_mb": resident, "own_mb": own,
-        "look_cpu": statistics.median(processor), "seen": statistics.median(seen),
+        "check_cpu": statistics.median(processor), "detected": statistics.median(delays),
     }
 
 

@@ -34,9 +34,9 @@ def ssh(key, user, address, *options):
 class Plain:
     """Nodes created by a script."""
 
-    def __init__(self, tree, place):
-        self.tree, self.place = Path(tree), Path(place)
-        self.key = self.place / "key"
+    def __init__(self, tree, directory):
+        self.tree, self.directory = Path(tree), Path(directory)
+        self.key = self.directory / "key"
         sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key)
         sh("ip", "netns", "add", NETNS)
         sh("ip", "-n", NETNS, "link", "add", BRIDGE, "type", "bridge")
@@ -53,17 +53,17 @@ class Plain:
 
     def start(self, at):
         name = f"hsbench-{at}"
-        place = self.place / name
+        directory = self.directory / name
         for part in ("upper", "work", "root"):
-            (place / part).mkdir(parents=True)
+            (directory / part).mkdir(parents=True)
         sh("ip", "netns", "add", name)
         link = ["link", "add", f"b{at}", "type", "veth", "peer", "name", "eth0", "netns", name]
         sh("ip", "-n", NETNS, *link)
         sh("ip", "-n", NETNS, "link", "set", f"b{at}", "master", BRIDGE, "up")
         sh("ip", "-n", name, "link", "set", "lo", "up")
-        options = f"lowerdir={self.tree},upperdir={place}/upper,workdir={place}/work"
-        sh("mount", "-t", "overlay", "overlay", "-o", options, place / "root")
-        root = place / "root"
+        options = f"lowerdir={self.tree},upperdir={directory}/upper,workdir={directory}/work"
+        sh("mount", "-t", "overlay", "overlay", "-o", options, directory / "root")
+        root = directory / "root"
         (root / "etc/hostname").write_text(name)
         (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
         (root / "etc/cloud/cloud-init.disabled").write_text("")
@@ -75,7 +75,7 @@ class Plain:
         nspawn = ["systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--boot"]
         nspawn += ["--console=read-only", "--capability=CAP_NET_ADMIN", "--resolv-conf=off"]
         command = ["nsenter", f"--net=/run/netns/{name}", *nspawn, "-M", name, "-D", str(root)]
-        with open(place / "console", "w") as log:
+        with open(directory / "console", "w") as log:
             # Each node has its own control groups; otherwise several nspawn processes conflict.
             start = "for g in $GROUPS_OF; do mkdir -p $g && echo $$ >$g/cgroup.procs; done; exec \"$@\""
             groups = " ".join(f"{top}/{name}" for top in hierarchies())
@@ -106,9 +106,9 @@ class Plain:
         for at, process in self.started:
             process.wait(timeout=60)
             name = f"hsbench-{at}"
-            sh("umount", self.place / name / "root")
+            sh("umount", self.directory / name / "root")
             sh("ip", "netns", "delete", name)
-            shutil.rmtree(self.place / name)
+            shutil.rmtree(self.directory / name)
             for top in hierarchies():
                 subprocess.run(["find", f"{top}/{name}", "-depth", "-type", "d", "-delete"], stderr=subprocess.DEVNULL)
         self.started = []
@@ -131,25 +131,25 @@ def hierarchies():
 class Ours:
     """Nodes created by homestak."""
 
-    def __init__(self, binary, root, place):
-        self.binary, self.place = binary, Path(place)
+    def __init__(self, binary, root, directory):
+        self.binary, self.directory = binary, Path(directory)
         self.environment = {
             "PATH": os.environ["PATH"],
-            "HOME": str(self.place),
+            "HOME": str(self.directory),
             "HOMESTAK_LOCAL_ROOT": str(root),
-            "HOMESTAK_STATE": str(self.place / "state"),
+            "HOMESTAK_STATE": str(self.directory / "state"),
         }
 
     def run(self, *words):
         done = subprocess.run(
-            [self.binary, *words], env=self.environment, cwd=self.place, capture_output=True, text=True
+            [self.binary, *words], env=self.environment, cwd=self.directory, capture_output=True, text=True
         )
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}: {done.stderr}")
         return done.stdout
 
     def manifest(self, count):
-        path = self.place / f"bench-{count}.yaml"
+        path = self.directory / f"bench-{count}.yaml"
         nodes = "".join(
             f"  - {{name: n{at}, image: debian-12, preset: vm-small}}\n" for at in range(count)
         )
@@ -161,7 +161,7 @@ class Ours:
 
     def logged_in(self):
         shown = json.loads(self.run("local", "show", "--json-output"))
-        keys = self.place / "state/ssh"
+        keys = self.directory / "state/ssh"
         for node in shown["nodes"]:
             known = ["-o", f"UserKnownHostsFile={keys}/known_hosts", "-o", f"HostKeyAlias={node['uuid']}"]
             if not ssh(keys / "id_ed25519", "homestak", node["address"], *known):
@@ -209,14 +209,14 @@ def figures(binary, runs=5):
         return None
     root = Path(os.environ.get("HOMESTAK_LOCAL_ROOT", "/var/tmp/homestak-bench"))
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
-        ours_place = Path(place) / "ours"
-        ours_place.mkdir()
-        ours = Ours(binary, root, ours_place)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        ours_directory = Path(directory) / "ours"
+        ours_directory.mkdir()
+        ours = Ours(binary, root, ours_directory)
         ours.run("image", "build", "debian-12")
         images = json.loads(ours.run("image", "list", "--json-output"))["images"]
         tree = next(image["path"] for image in images if image["name"] == "debian-12" and image["current"])
-        plain = Plain(Path(tree) / "root", place)
+        plain = Plain(Path(tree) / "root", directory)
         result = {}
         try:
             for count in (1, 10):

@@ -7,7 +7,7 @@ use homestak_core::doc::DocumentKind;
 mod diagnostic;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    homestak_fuzz::judge(DocumentKind::Manifest, bytes, &|fault, sources| {
+    homestak_fuzz::check_document(DocumentKind::Manifest, bytes, &|fault, sources| {
         diagnostic::render(fault, sources);
     });
 });

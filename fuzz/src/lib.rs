@@ -1,8 +1,7 @@
-//! What is tried on arbitrary bytes, one body per target.
+//! Fuzz targets for documents. A panic is a bug.
 //!
-//! In: the name of a target and bytes. Out: nothing, or a panic that is a bug.
-//! Never: knowledge of the fuzzer: `crates/core/tests/corpus.rs` includes this file and replays
-//! every stored input on the stable toolchain.
+//! `crates/core/tests/corpus.rs` includes this file and replays every stored input on the stable
+//! toolchain, so it does not depend on the fuzzer.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +18,7 @@ use homestak_core::resolve::{
 };
 use homestak_core::token::{Claims, SigningKey, inspect, mint, verify};
 
-/// Every target, in the order they are run.
+/// All targets.
 pub const TARGETS: &[&str] = &[
     "manifest", "spec", "posture", "preset", "site", "host", "node", "image", "secrets", "yaml",
     "migrate", "token", "render",
@@ -28,9 +27,9 @@ pub const TARGETS: &[&str] = &[
 /// Deepest nesting that the command line draws.
 const DEEPEST: usize = 200;
 
-/// Tries one input. Panics when something is wrong, which is what a fuzzer looks for.
+/// Runs a target on one input. Panics if a check fails.
 pub fn run(target: &str, bytes: &[u8]) {
-    // The loader refuses anything else before this code sees it.
+    // The loader refuses anything else earlier.
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
@@ -38,19 +37,23 @@ pub fn run(target: &str, bytes: &[u8]) {
         "yaml" => round_trip(text),
         "migrate" => migration(text),
         "token" => token(text),
-        // Diagnostics of manifests; the layout itself is tried where the command line is known.
-        "render" => judge(DocumentKind::Manifest, bytes, &|_, _| {}),
+        // Diagnostics of manifests; their rendering is tested in the command line's crate.
+        "render" => check_document(DocumentKind::Manifest, bytes, &|_, _| {}),
         word => {
-            let kind = DocumentKind::ALL.iter().find(|kind| kind.word() == word);
+            let kind = DocumentKind::ALL.iter().find(|kind| kind.name() == word);
             let kind = kind.unwrap_or_else(|| panic!("there is no target `{word}`"));
-            judge(*kind, bytes, &|_, _| {});
+            check_document(*kind, bytes, &|_, _| {});
         }
     }
 }
 
-/// Reads one document on top of a small sound site, checks the site, and resolves and draws what
-/// can be. `see` is shown every diagnostic.
-pub fn judge(kind: DocumentKind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Sources)) {
+/// Reads one document on top of a small valid site, checks the site, and resolves and draws it if
+/// possible. `on_diagnostic` is called with every diagnostic.
+pub fn check_document(
+    kind: DocumentKind,
+    bytes: &[u8],
+    on_diagnostic: &dyn Fn(&Diagnostic, &Sources),
+) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
@@ -60,7 +63,7 @@ pub fn judge(kind: DocumentKind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Source
     } else {
         "x"
     };
-    // The document takes the place of the sound one, so that others refer to it.
+    // The document replaces the valid one, so that others refer to it.
     inputs.retain(|input| input.kind != kind || input.name != name);
     inputs.retain(|input| {
         input.kind != kind || !matches!(kind, DocumentKind::Site | DocumentKind::Secrets)
@@ -68,19 +71,19 @@ pub fn judge(kind: DocumentKind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Source
     inputs.push(input(kind, name, text));
     let catalog = Catalog::read(inputs);
     let faults = resolve::site::validate(&catalog);
-    check_places(&faults, &catalog.sources, see);
+    check_spans(&faults, &catalog.sources, on_diagnostic);
     if kind == DocumentKind::Secrets {
-        check_silence(text, &faults);
+        check_no_secrets(text, &faults);
     }
     export(&catalog);
     let (resolved, faults) = resolve::manifest(&catalog, "m", &ResolveOptions::default());
-    check_places(&faults, &catalog.sources, see);
+    check_spans(&faults, &catalog.sources, on_diagnostic);
     if let Some(resolved) = resolved.filter(|_| faults.errors() == 0) {
         show(&resolved, &catalog);
     }
 }
 
-/// A site in which everything fits, with one document of each kind.
+/// A valid site with one document of each kind.
 fn site() -> Vec<InputDocument> {
     vec![
         input(
@@ -126,17 +129,21 @@ fn input(kind: DocumentKind, name: &str, text: &str) -> InputDocument {
     InputDocument {
         kind,
         name: name.into(),
-        path: format!("{}/{name}.yaml", kind.word()),
+        path: format!("{}/{name}.yaml", kind.name()),
         text: Ok(text.into()),
     }
 }
 
-/// Every place lies inside its text and between characters, and can be located.
-fn check_places(faults: &Diagnostics, sources: &Sources, see: &dyn Fn(&Diagnostic, &Sources)) {
+/// Every span is inside its text, at character boundaries, and can be located.
+fn check_spans(
+    faults: &Diagnostics,
+    sources: &Sources,
+    on_diagnostic: &dyn Fn(&Diagnostic, &Sources),
+) {
     for fault in faults.sorted(sources) {
-        check_place(fault.span, sources);
+        check_span(fault.span, sources);
         for (span, _) in &fault.labels {
-            check_place(*span, sources);
+            check_span(*span, sources);
         }
         let longest = fault.message.len().max(
             fault
@@ -153,11 +160,11 @@ fn check_places(faults: &Diagnostics, sources: &Sources, see: &dyn Fn(&Diagnosti
             fault.labels.len()
         );
         assert!(fault.hint.is_some(), "no way out: {}", fault.message);
-        see(fault, sources);
+        on_diagnostic(fault, sources);
     }
 }
 
-fn check_place(span: Span, sources: &Sources) {
+fn check_span(span: Span, sources: &Sources) {
     let source = sources
         .source(span.file)
         .unwrap_or_else(|| panic!("{span:?} is in no file"));
@@ -174,8 +181,8 @@ fn check_place(span: Span, sources: &Sources) {
     assert!(location.line >= 1 && location.column >= 1);
 }
 
-/// No value of the secrets appears in what is said about them.
-fn check_silence(text: &str, faults: &Diagnostics) {
+/// No value of the secrets appears in diagnostics.
+fn check_no_secrets(text: &str, faults: &Diagnostics) {
     let source = Source::secret("secrets.yaml", text);
     let file = Sources::default().add(source.clone());
     let Some(tree) = yaml::parse(file, &source, &mut Diagnostics::default()) else {
@@ -195,21 +202,21 @@ fn check_silence(text: &str, faults: &Diagnostics) {
             }
         }
     }
-    // Short values and ordinary words are in our own sentences; values with digits are not.
-    let telling = |value: &&&str| {
+    // Short values and ordinary words occur in our own messages; values with digits do not.
+    let is_secret_like = |value: &&&str| {
         value.len() >= 10
             && value.bytes().any(|byte| byte.is_ascii_digit())
             && value.bytes().any(|byte| byte.is_ascii_alphabetic())
             && !keys.contains(**value)
     };
-    for value in values.iter().filter(telling) {
+    for value in values.iter().filter(is_secret_like) {
         for fault in faults.iter() {
             let labels = fault.labels.iter().map(|(_, text)| text.as_str());
             let words = [fault.message.as_str(), fault.hint.as_deref().unwrap_or("")];
-            for said in words.into_iter().chain(labels) {
+            for text in words.into_iter().chain(labels) {
                 assert!(
-                    !said.contains(value),
-                    "a secret was said: {}",
+                    !text.contains(value),
+                    "a secret is in a message: {}",
                     fault.code.id()
                 );
             }
@@ -217,16 +224,16 @@ fn check_silence(text: &str, faults: &Diagnostics) {
     }
 }
 
-/// Everything that other programs are given.
+/// All exports for other programs.
 fn export(catalog: &Catalog) {
     use homestak_core::resolve::ansible::{Compat, variables};
     for reveal in [SecretVisibility::Masked, SecretVisibility::Exposed] {
-        let _ = variables(catalog, "x", Compat::Seed, reveal);
+        let _ = variables(catalog, "x", Compat::Legacy, reveal);
         let _ = spec(catalog, "x", None, reveal).map(|sheet| sheet.json());
     }
 }
 
-/// Everything that is shown of a sound manifest.
+/// All renderings of a valid manifest.
 fn show(resolved: &ResolvedManifest, catalog: &Catalog) {
     describe(&resolved.render(), &catalog.sources);
     for node in &resolved.nodes {
@@ -270,15 +277,15 @@ fn read(text: &str) -> Option<Value> {
     let file = sources.add(source.clone());
     let mut faults = Diagnostics::default();
     let value = yaml::parse(file, &source, &mut faults);
-    check_places(&faults, &sources, &|_, _| {});
+    check_spans(&faults, &sources, &|_, _| {});
     assert!(
         value.is_some() || faults.errors() > 0,
-        "nothing was read and nothing was said"
+        "no value and no diagnostic"
     );
     value.filter(|_| faults.errors() == 0)
 }
 
-/// What was read is written so that it reads back as the same, in the same bytes.
+/// A parsed document is written so that it reads back as the same value and the same bytes.
 fn round_trip(text: &str) {
     let Some(value) = read(text) else { return };
     let emitted = emit(&value);
@@ -288,7 +295,7 @@ fn round_trip(text: &str) {
     let _ = value.to_json();
 }
 
-/// What migration writes can be read.
+/// The output of a migration can be read.
 fn migration(text: &str) {
     let Some(value) = read(text) else { return };
     let mut faults = Diagnostics::default();
@@ -299,11 +306,11 @@ fn migration(text: &str) {
             again == migrated,
             "reads back as something else:\n{emitted}"
         );
-        judge(DocumentKind::Manifest, emitted.as_bytes(), &|_, _| {});
+        check_document(DocumentKind::Manifest, emitted.as_bytes(), &|_, _| {});
     }
 }
 
-/// Arbitrary tokens are refused, arbitrary claims survive.
+/// Arbitrary tokens are refused; arbitrary claims survive a round trip.
 fn token(text: &str) {
     let _ = SigningKey::from_hex(text);
     let Ok(key) = SigningKey::from_hex("00ff") else {

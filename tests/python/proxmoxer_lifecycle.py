@@ -25,14 +25,14 @@ def step(text):
 
 
 def wait(api, upid):
-    """Waits for a task with proxmoxer's own helper and returns how it ended."""
+    """Waits for a task with proxmoxer's own helper and returns its exit status."""
     status = Tasks.blocking_status(api, upid, timeout=60, polling_interval=0.05)
     assert status is not None, f"{upid} did not end"
     return status["exitstatus"]
 
 
 def refused(call, code, *words):
-    """Expects a refusal with a status code and words in it."""
+    """Expects a refusal with a status code and a text."""
     try:
         call()
     except ResourceException as error:

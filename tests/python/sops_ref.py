@@ -163,7 +163,7 @@ def take(comments, node, last_line):
 
 
 def last_line(node):
-    """The line a comment behind the value would stand on; blocks and collections have none."""
+    """The line for a comment after the value; blocks and collections have none."""
     if isinstance(node, yaml.ScalarNode):
         return node.end_mark.line if node.style not in ("|", ">") else -1
     return node.end_mark.line if node.flow_style else -1
@@ -227,7 +227,7 @@ class Listing(list):
 
 
 def mark_lists(node, value):
-    """Tells lists from branches, which look alike."""
+    """Distinguishes lists from branches, which have the same shape."""
     if isinstance(node, yaml.SequenceNode):
         out = Listing(value)
         items = [at for at, item in enumerate(out) if not isinstance(item, Comment)]

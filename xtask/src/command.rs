@@ -1,7 +1,4 @@
-//! The command tree of `cargo xtask`, and what each command runs.
-//!
-//! In: arguments. Out: an exit code: 0 in order, 1 faults, 2 bad usage.
-//! Never: the work itself; each command is a module.
+//! The command tree of `cargo xtask`. Exit codes: 0 no faults, 1 faults, 2 bad usage.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,7 +10,7 @@ use crate::generate::Goal;
 use crate::tree::Tree;
 use crate::{generate, tidy, tree, ui};
 
-/// Chores of the source tree
+/// Maintenance commands of the source tree
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
 struct Cli {
@@ -29,7 +26,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Check the rules that neither the compiler nor clippy knows
+    /// Check rules that neither the compiler nor clippy checks
     Tidy,
 }
 

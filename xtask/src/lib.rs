@@ -1,10 +1,7 @@
-//! TENDS: generates files, keeps the tree tidy.
-//!
-//! In: the working tree. Out: generated files, or every fault with path, line and what to do.
-//! Never: part of the product; never changes a file that a person writes.
+//! Maintenance commands of the source tree: generate files, check rules. Not part of the product.
 
-pub mod arrows;
 pub mod command;
+pub mod crate_dependencies;
 pub mod generate;
 mod process;
 pub mod tidy;

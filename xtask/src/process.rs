@@ -1,7 +1,4 @@
-//! The one place of xtask that starts other programs: `cargo metadata`.
-//!
-//! In: the root of the workspace. Out: what cargo says about it, as JSON.
-//! Never: changing the lock file.
+//! Runs `cargo metadata` and `rustc`; the only place in xtask that starts other programs.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,8 +11,8 @@ pub(crate) fn own_packages(root: &Path) -> Result<Json> {
     metadata(root, &["--no-deps"])
 }
 
-/// Returns every package that is built on this platform. Other platforms' are left out, because
-/// cargo would have to download them first.
+/// Returns every package that is built on this platform. Packages of other platforms are left out,
+/// because cargo would have to download them.
 pub(crate) fn all_packages(root: &Path) -> Result<Json> {
     let version = output(command("rustc").arg("-vV").current_dir(root))?;
     let host = version

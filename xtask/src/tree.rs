@@ -1,17 +1,15 @@
-//! The working tree as text: every file that a person or `cargo xtask gen` writes.
-//!
-//! In: the root of the workspace. Out: [`Tree`], files in order of their paths.
-//! Never: build output, version control, or anything else that is not source.
+//! Reads all text files of the working tree, in order of their paths. Build output and version
+//! control are left out.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Directories that hold no source, wherever they are.
+/// Names of directories without source.
 const NOT_SOURCE: &[&str] = &["target", "node_modules", "artifacts", "corpus", "out"];
 
-/// Hidden directories that do hold source; all others belong to tools.
+/// Hidden directories with source; all others belong to tools.
 const HIDDEN_SOURCE: &[&str] = &[".cargo", ".ci", ".github"];
 
 /// A text file.
@@ -19,12 +17,12 @@ const HIDDEN_SOURCE: &[&str] = &[".cargo", ".ci", ".github"];
 pub struct File {
     /// Path from the root, with `/` between its parts.
     pub path: String,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 
 impl File {
-    /// Makes a file from its path and text.
+    /// Creates a file from its path and text.
     pub fn new(path: &str, text: &str) -> Self {
         Self {
             path: path.to_owned(),
@@ -37,7 +35,7 @@ impl File {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Returns whether the name ends in one of these, each without its dot.
+    /// Returns whether it has one of these extensions, given without the dot.
     pub fn ends_in(&self, extensions: &[&str]) -> bool {
         self.name()
             .rsplit_once('.')
@@ -49,7 +47,7 @@ impl File {
         self.ends_in(&["rs"])
     }
 
-    /// Returns whether it is Rust of a crate's `src` directory, or of xtask's.
+    /// Returns whether it is a Rust file in the `src` directory of a crate or of xtask.
     pub fn is_source(&self) -> bool {
         self.is_rust()
             && (self.path.starts_with("crates/") && self.path.contains("/src/")
@@ -66,7 +64,7 @@ impl File {
                 .any(|part| ["tests", "test-support", "fuzz", "bench", "benches"].contains(part))
     }
 
-    /// Returns whether it is data of tests: not written for a reader of the project.
+    /// Returns whether it is test data.
     pub fn is_test_data(&self) -> bool {
         self.is_test() && !self.is_rust() && self.name() != "README.md"
     }
@@ -75,9 +73,9 @@ impl File {
 /// All files.
 #[derive(Debug)]
 pub struct Tree {
-    /// Where it is.
+    /// The root directory.
     pub root: PathBuf,
-    /// The files that hold text.
+    /// The text files.
     pub files: Vec<File>,
     /// Paths of all files and directories, text or not.
     pub paths: BTreeSet<String>,
@@ -96,7 +94,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Makes a tree that is nowhere, for tests.
+    /// Creates a tree in memory, for tests.
     pub fn of(files: &[(&str, &str)]) -> Self {
         let mut paths = BTreeSet::new();
         for (path, _) in files {
@@ -138,7 +136,7 @@ impl Tree {
                 }
                 self.paths.insert(path);
             } else if kind.is_file() {
-                // Pictures and sealed files are no text; only their names count.
+                // Images and encrypted files are not text; only their paths are used.
                 if let Ok(text) = String::from_utf8(fs_err::read(entry.path())?) {
                     self.files.push(File::new(&path, &text));
                 }
@@ -164,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn source_is_told_from_tests() {
+    fn source_and_tests_are_distinguished() {
         assert!(file("crates/core/src/doc/code.rs").is_source());
         assert!(file("xtask/src/main.rs").is_source());
         assert!(!file("crates/core/tests/props.rs").is_source());

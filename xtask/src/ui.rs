@@ -1,7 +1,4 @@
-//! What `cargo xtask` prints.
-//!
-//! In: results. Out: text on stdout and stderr, and the exit code that belongs to it.
-//! Never: deciding.
+//! Prints results and errors of `cargo xtask`.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -10,14 +7,14 @@
 
 use std::process::ExitCode;
 
-/// Prints faults, one a line, or that there are none.
+/// Prints faults, one per line, or that there are none.
 pub(crate) fn faults(lines: &[String], what: &str) -> ExitCode {
     for line in lines {
         println!("{line}");
     }
     match lines.len() {
         0 => {
-            eprintln!("{what}: in order");
+            eprintln!("{what}: no faults");
             ExitCode::SUCCESS
         }
         1 => {
@@ -50,7 +47,7 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
 
 /// Prints help or a usage error.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // Printing fails only when nobody reads; then there is nobody to tell either.
+    // If stdout is closed, there is nowhere to report that.
     _ = error.print();
     if error.use_stderr() {
         ExitCode::from(2)

@@ -1,4 +1,4 @@
-//! What `cargo xtask gen --check` and `cargo xtask tidy` find, so that `cargo test` finds it too.
+//! Runs `cargo xtask gen --check` and `cargo xtask tidy` as part of `cargo test`.
 
 use xtask::generate::{self, Goal};
 use xtask::tree::{Tree, root};

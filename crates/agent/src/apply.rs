@@ -1,11 +1,12 @@
-//! Carries out a decision. It may be killed at any point and repeated. Nothing is changed before
+//! Executes a decision. It may be killed at any point and repeated. Nothing is changed before
 //! packages are known to be available and files have been checked as far as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use homestak_core::converge::{
-    Change, Decision, FactScope, Facts, Handling, Managed, Resource, State, Step, UndoPlan, decide,
+    Change, ConvergeStep, Decision, FactScope, Facts, Handling, Managed, Resource, State, UndoPlan,
+    decide,
 };
 
 use crate::error::AgentError;
@@ -59,11 +60,11 @@ pub(crate) fn require_all(refused: &Refused) -> Result<(), AgentError> {
 }
 
 /// Is notified of the progress of a run, and can stop it.
-pub(crate) trait Observer {
+pub(crate) trait ApplyObserver {
     /// The differences are known; nothing was changed yet.
     fn started(&mut self, _changes: &[Change]) {}
     /// A step begins.
-    fn step(&mut self, _step: &Step) {}
+    fn step(&mut self, _step: &ConvergeStep) {}
     /// Packages are done, and the first of the other steps follows. `back` is the state to record when
     /// these steps are reverted.
     fn before_changes(&mut self, _: &Decision, _: &Facts, _back: State) -> Result<(), AgentError> {
@@ -82,14 +83,14 @@ pub(crate) trait Observer {
 /// Ignores everything.
 pub(crate) struct NoObserver;
 
-impl Observer for NoObserver {}
+impl ApplyObserver for NoObserver {}
 
-/// Carries out a decision, and returns the changes that were refused.
+/// Executes a decision, and returns the changes that were refused.
 pub(crate) fn carry_out(
     system: &mut dyn System,
     wanted: &[Resource],
     observation: Observation,
-    observer: &mut dyn Observer,
+    observer: &mut dyn ApplyObserver,
 ) -> Result<Refused, AgentError> {
     require(&observation.decision)?;
     let Observation {
@@ -109,7 +110,7 @@ pub(crate) fn carry_out(
         done: Vec::new(),
         crash_point: CrashPoint(settings::crash_after()),
     };
-    if let Some(step @ Step::Packages { .. }) = decision.steps.first() {
+    if let Some(step @ ConvergeStep::Packages { .. }) = decision.steps.first() {
         run.change_packages(step, &decision.intent)?;
         // Packages bring files, units and users, so everything is observed again.
         let done = vec![step.description()];
@@ -137,8 +138,8 @@ pub(crate) fn carry_out(
         } else {
             AgentError::Incomplete {
                 first: Box::new(first),
-                left: left.map(Step::description).collect(),
-                done: done.iter().map(Step::description).collect(),
+                left: left.map(ConvergeStep::description).collect(),
+                done: done.iter().map(ConvergeStep::description).collect(),
             }
         });
     }
@@ -152,20 +153,20 @@ pub(crate) fn carry_out(
 /// A run in progress.
 struct Run<'a> {
     system: &'a mut dyn System,
-    observer: &'a mut dyn Observer,
+    observer: &'a mut dyn ApplyObserver,
     /// The recorded state.
     last: State,
-    done: Vec<Step>,
+    done: Vec<ConvergeStep>,
     crash_point: CrashPoint,
 }
 
 impl Run<'_> {
-    fn change_packages(&mut self, step: &Step, intent: &Managed) -> Result<(), AgentError> {
-        let Step::Packages { install, remove } = step else {
+    fn change_packages(&mut self, step: &ConvergeStep, intent: &Managed) -> Result<(), AgentError> {
+        let ConvergeStep::Packages { install, remove } = step else {
             return Ok(());
         };
         let before = self.last.clone();
-        let _span = tracing::info_span!("step", name = step.description()).entered();
+        let _span = tracing::error_span!("step", name = step.description()).entered();
         // Resolving packages may take long, so the step is reported first.
         self.observer.step(step);
         self.system
@@ -188,7 +189,7 @@ impl Run<'_> {
     fn record_intent(
         &mut self,
         managed: &Managed,
-        steps: &[Step],
+        steps: &[ConvergeStep],
         in_packages: bool,
     ) -> Result<(), AgentError> {
         self.last.managed = self.last.managed.with(managed);
@@ -200,11 +201,15 @@ impl Run<'_> {
 
     /// Executes steps. Users are created before their files are staged; all other files are staged and
     /// checked before the first step.
-    fn execute_all(&mut self, steps: &[Step]) -> Result<(), AgentError> {
-        let is_user =
-            |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::EnableLogin { .. });
+    fn execute_all(&mut self, steps: &[ConvergeStep]) -> Result<(), AgentError> {
+        let is_user = |step: &&ConvergeStep| {
+            matches!(
+                step,
+                ConvergeStep::CreateUser { .. } | ConvergeStep::EnableLogin { .. }
+            )
+        };
         let created = steps.iter().filter_map(|step| match step {
-            Step::CreateUser { name, .. } => Some(name.as_str()),
+            ConvergeStep::CreateUser { name, .. } => Some(name.as_str()),
             _ => None,
         });
         let created: BTreeSet<&str> = created.collect();
@@ -225,8 +230,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn execute(&mut self, step: &Step) -> Result<(), AgentError> {
-        let _span = tracing::info_span!("step", name = step.description()).entered();
+    fn execute(&mut self, step: &ConvergeStep) -> Result<(), AgentError> {
+        let _span = tracing::error_span!("step", name = step.description()).entered();
         self.observer.step(step);
         self.crash_point.pass();
         self.system.execute(step)?;
@@ -236,10 +241,12 @@ impl Run<'_> {
     }
 }
 
-/// Tells whether a step needs a user who is created by this run: as owner, or because the file is
+/// Returns whether a step needs a user who is created by this run: as owner, or because the file is
 /// below their home directory, which root would own otherwise.
-fn needs_user(step: &Step, created: &BTreeSet<&str>) -> bool {
-    let (Step::Directory { path, owner, .. } | Step::Write { path, owner, .. }) = step else {
+fn needs_user(step: &ConvergeStep, created: &BTreeSet<&str>) -> bool {
+    let (ConvergeStep::Directory { path, owner, .. } | ConvergeStep::Write { path, owner, .. }) =
+        step
+    else {
         return false;
     };
     let home = Path::new(path).strip_prefix("/home").ok(); // tidy: where `useradd` of every Debian puts it
@@ -294,7 +301,7 @@ fn verify(
     }
 }
 
-/// Tells whether a user can change the file of a difference at any time.
+/// Returns whether a user can change the file of a difference at any time.
 fn is_users(system: &dyn System, change: &Change) -> bool {
     match change.resource.split_once(':') {
         Some(("keys", user)) => user != "root",

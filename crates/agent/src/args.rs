@@ -3,16 +3,20 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use homestak_api::job_statement::MAX_TIME_LIMIT;
+use homestak_api::job_statement::is_job_id;
+use homestak_api::v1::node_job::{JobKind, UpdateScope};
 use homestak_core::doc::secrets::Secret;
+use serde::de::DeserializeOwned;
 
-/// Converge this machine with its spec
+/// Apply the spec of this machine, and detect and correct drift
 #[derive(Parser)]
 #[command(name = "homestak-agent", version, about)]
 pub(crate) struct Cli {
     /// Print the result as JSON
     #[arg(long, global = true)]
     pub(crate) json_output: bool,
-    /// Log to stderr: -v info, -vv debug, -vvv trace [default: HOMESTAK_LOG]
+    /// Log to stderr: -v info, -vv debug, -vvv trace [env: HOMESTAK_LOG]
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
@@ -27,9 +31,18 @@ pub(crate) enum Command {
     /// Apply a spec for a driver, independently of its connection
     #[command(subcommand)]
     Job(JobCommand),
+    /// Run a job of this machine for a driver, once for each id
+    ///
+    /// Live output is on stderr. It continues when the connection is lost; with the same id again, the
+    /// recorded outcome is printed. Exit code: 0 succeeded, 2 failed, 3 refused.
+    NodeJob(NodeJobArgs),
     /// Validate and fetch specs
     #[command(subcommand)]
     Spec(SpecCommand),
+    /// Obtain the spec of this machine from the server it is enrolled at, apply it and report
+    ///
+    /// Exit code: 0 applied; 2 failed; 3 refused for good: trying again changes nothing.
+    Pull(PullArgs),
     /// Check for drift, and correct what the spec enforces
     ///
     /// Exit code: 0 no differences, 1 the spec is missing or invalid, 2 failed, 3 differences that are
@@ -114,14 +127,14 @@ pub(crate) enum JobCommand {
     /// Execute a job
     #[command(hide = true)]
     Work(JobArgs),
-    /// Revert a job's unconfirmed changes when its worker is gone
+    /// Revert a job's unconfirmed changes when its worker has exited
     #[command(hide = true)]
     Guard(JobArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// Name of the job: letters, digits and `-`, at most 64
+    /// Name of the job: letters, digits and `-`, at most 64 characters
     #[arg(long, value_name = "ID", value_parser = job_id)]
     pub(crate) id: String,
 }
@@ -175,13 +188,13 @@ fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
 /// How a spec is fetched.
 #[derive(Args)]
 pub(crate) struct FetchArgs {
-    /// URL of the server: https://HOST:PORT [default: HOMESTAK_SERVER]
+    /// URL of the server: https://HOST:PORT [env: HOMESTAK_SERVER]
     #[arg(long, short, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Name of this machine [default: its host name]
+    /// Name of this machine [default: HOMESTAK_IDENTITY, else its host name]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) identity: Option<String>,
-    /// File with the provisioning token; `-` reads standard input [default: HOMESTAK_TOKEN]
+    /// File with the provisioning token; `-` reads standard input [env: HOMESTAK_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// The token itself, visible to every user
@@ -190,10 +203,11 @@ pub(crate) struct FetchArgs {
     /// Write the spec to this file instead of storing it; `-` prints it
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Trust this CA certificate (PEM) [default: HOMESTAK_CA_CERT]
+    /// Trust this CA certificate (PEM) [env: HOMESTAK_CA_CERT]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_cert: Option<PathBuf>,
-    /// Trust the certificate with this fingerprint, and store it [default: HOMESTAK_FINGERPRINT]
+    /// Trust the certificate with this fingerprint, of the server or its authority, and store it
+    /// [env: HOMESTAK_FINGERPRINT]
     #[arg(long, value_name = "SHA256", conflicts_with = "ca_cert")]
     pub(crate) fingerprint: Option<String>,
     /// Trust the certificate that the server presents the first time, and only that afterwards
@@ -205,6 +219,60 @@ pub(crate) struct FetchArgs {
     /// Delay before the second attempt, doubled for each further one
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     pub(crate) wait: u64,
+}
+
+/// Reads a value of an enum whose values are strings in JSON.
+fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|_| format!("`{text}` is not one of the values"))
+}
+
+fn node_job_id(text: &str) -> Result<String, String> {
+    match is_job_id(text) {
+        true => Ok(text.to_owned()),
+        false => Err("an id has 32 hexadecimal digits".to_owned()),
+    }
+}
+
+/// A job of this machine.
+#[derive(Debug, Args)]
+pub(crate) struct NodeJobArgs {
+    /// What it does: converge, check, update, reboot or collect
+    #[arg(value_name = "KIND", value_parser = word::<JobKind>)]
+    pub(crate) kind: JobKind,
+    /// Its id, 32 hexadecimal digits [default: a new one]
+    #[arg(long, value_name = "ID", value_parser = node_job_id)]
+    pub(crate) id: Option<String>,
+    /// How long it may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=MAX_TIME_LIMIT))]
+    pub(crate) time_limit: u64,
+    /// Update or restart also outside the window of the spec, and restart again within ten minutes
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Only show which packages would be updated
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not restart, even if an update needs it
+    #[arg(long)]
+    pub(crate) no_reboot: bool,
+    /// Which packages are updated: security or all [default: `run.updates` of the spec]
+    #[arg(long, value_name = "SCOPE", value_parser = word::<UpdateScope>)]
+    pub(crate) scope: Option<UpdateScope>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Do it once, even if the spec was applied before [default]
+    #[arg(long, conflicts_with = "daemon")]
+    pub(crate) once: bool,
+    /// Do it whenever there is a newer spec, and again after failures
+    #[arg(long)]
+    pub(crate) daemon: bool,
+    /// Check that the spec can be fetched, and change nothing
+    #[arg(long, conflicts_with_all = ["once", "daemon", "enrolment"])]
+    pub(crate) check: bool,
+    /// Enrol with this file first, unless this machine has enrolled; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) enrolment: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -222,8 +290,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SpecArgs {
-    /// The resolved spec; `-` reads it from standard input [default: the fetched spec, else the last
-    /// one]
+    /// The resolved spec; `-` reads it from standard input [default: the fetched spec, otherwise
+    /// the spec applied last]
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
 }

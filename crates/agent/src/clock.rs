@@ -16,7 +16,7 @@ pub(crate) fn now() -> Timestamp {
     WallClock.now()
 }
 
-/// Returns the time of day and the uptime, which nobody can set.
+/// Returns the time of day and the uptime, which cannot be set.
 pub(crate) fn now_and_uptime() -> homestak_core::converge::ClockReading {
     homestak_core::converge::ClockReading {
         time: now(),

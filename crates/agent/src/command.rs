@@ -5,20 +5,21 @@ use std::process::ExitCode;
 
 use homestak_api::log::{self, LogSettings};
 use homestak_api::v1::{
-    self, AgentCorrection, AgentDryRun, AgentFailure, AgentRun, AgentStatus, ConfigApply,
-    ConfigCheck, ConfigDetail, Marker, SpecValid, kind,
+    AgentCorrection, AgentDryRun, AgentFailure, AgentRun, AgentStatus, ConfigApply, ConfigCheck,
+    ConfigDetail, Marker, SpecValid, kind,
 };
-use homestak_core::converge::{Change, Decision, Handling, Step, render};
+use homestak_core::converge::{Change, ConvergeStep, Decision, Handling, render};
+use serde_json::Value;
 
-use crate::apply::{self, Observer};
-use crate::args::{Cli, Command, ConfigCommand, JobCommand, SpecArgs, SpecCommand};
-use crate::converge::{compare, converge};
+use crate::apply::{self, ApplyObserver};
+use crate::args::{Cli, Command, ConfigCommand, JobCommand, PullArgs, SpecArgs, SpecCommand};
+use crate::converge::{changed_settings, compare, converge};
 use crate::error::AgentError;
 use crate::settings::{self, require_root};
 use crate::spec::{self, Spec};
 use crate::state::drift;
 use crate::system::Machine;
-use crate::{fetch, job, run, state, ui, undo, watch};
+use crate::{fetch, job, node_job, pull, run, state, ui, undo, watch};
 
 /// Exit code: the machine differs from its spec.
 const DIFFERS: u8 = 3;
@@ -54,20 +55,25 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Config(ConfigCommand::Confirm) => (kind::CONFIG_CONFIRM, job::confirm(None)),
         Command::Config(ConfigCommand::Show) => (kind::CONFIG_SHOW.failure(), show(json)),
         Command::Config(ConfigCommand::Fetch(args)) => {
-            let result = fetch::get(&args, &kind::CONFIG_FETCH, json);
+            let result = fetch::get(&args, &kind::CONFIG_FETCH, json, pull::registered_spec);
             // Scripts expect 0 or 1.
             let result = result.map_err(|error| AgentError::NotFetched(Box::new(error)));
             (kind::CONFIG_FETCH.failure(), result)
         }
         Command::Job(command) => (kind::AGENT_JOB, job::run(command)),
+        Command::NodeJob(args) => (
+            kind::AGENT_NODE_JOB.failure(),
+            node_job::run(&args, pull::PULLS, json),
+        ),
         Command::Spec(SpecCommand::Get(args)) => {
-            let result = fetch::get(&args, &kind::AGENT_SPEC_GET, json);
+            let result = fetch::get(&args, &kind::AGENT_SPEC_GET, json, pull::registered_spec);
             (kind::AGENT_SPEC_GET.failure(), result)
         }
         Command::Spec(SpecCommand::Validate { file, mut spec }) => {
             spec.spec = file.or(spec.spec);
             (kind::AGENT_SPEC_VALIDATE.failure(), validate(&spec, json))
         }
+        Command::Pull(args) => (kind::AGENT_PULL.failure(), pull::run(&args, json)),
         Command::Run(args) => {
             let result = require_root().and_then(|()| match (args.daemon, args.dry_run) {
                 (true, _) => watch::watch(),
@@ -78,8 +84,8 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         }
         Command::Status => (kind::AGENT_STATUS.failure(), status(json)),
     };
-    match result {
-        Ok(code) => ExitCode::from(code),
+    let code = match result {
+        Ok(code) => code,
         Err(error) => {
             if json {
                 let failure = AgentFailure {
@@ -90,15 +96,25 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
                 ui::json_failure(&kind, &failure);
             }
             ui::message(&format!("error: {}", error.message()));
-            ExitCode::from(error.code())
+            error.code()
         }
+    };
+    // A command whose output could not be written has failed.
+    match (code, ui::write_error()) {
+        (code, Some(error)) => {
+            ui::message(&format!("error: cannot write the output: {error}"));
+            ExitCode::from(code.max(1))
+        }
+        (code, None) => ExitCode::from(code),
     }
 }
 
 /// Starts logging. Commands that run as a service log at level info by default.
 fn start_log(cli: &Cli) {
     let default = match &cli.command {
-        Command::Run(_) | Command::Job(JobCommand::Work(_) | JobCommand::Guard(_)) => 1,
+        Command::Pull(PullArgs { daemon: true, .. })
+        | Command::Run(_)
+        | Command::Job(JobCommand::Work(_) | JobCommand::Guard(_)) => 1,
         _ => 0,
     };
     let level = settings::log_level().unwrap_or_else(|other| {
@@ -120,17 +136,20 @@ fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
 }
 
 fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
-    let spec = read(args)?;
     require_root()?;
-    let (decision, shown) = compare(&spec)?;
-    let settled = decision.is_converged();
+    let spec = read(args)?;
+    let (decision, mut shown) = compare(&spec)?;
+    let settings = changed_settings(&spec);
+    let settled = decision.is_converged() && settings.is_empty();
+    let n_changes = decision.changes.len() + settings.len();
+    shown.extend(settings);
     if json {
         let stays = |change: &&Change| change.handling == Handling::Report;
         let left = decision.changes.iter().filter(stays);
         let check = ConfigCheck {
             spec: spec.name.clone(),
             settled,
-            changes: v1::changes(&shown),
+            changes: shown,
             left: left.map(|change| change.id.clone()).collect(),
             refusals: decision.refusals.clone(),
             refused: decision.refused.clone(),
@@ -141,21 +160,21 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
         ui::data(&render(&shown));
         apply::require(&decision)?;
     }
-    let n_changes = decision.changes.len();
     if settled {
         ui::message(&format!("{} matches its spec.", spec.name));
         return Ok(0);
     }
     ui::message(&format!(
-        "{} differs from its spec in {n_changes} fields.",
-        spec.name
+        "{} differs from its spec in {}.",
+        spec.name,
+        fields(n_changes)
     ));
     Ok(DIFFERS)
 }
 
 fn show_plan(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
-    let spec = read(args)?;
     require_root()?;
+    let spec = read(args)?;
     let observation = apply::observe(&Machine::default(), &spec.wanted)?;
     let dry_run = dry_run(&spec, &observation.decision)?;
     match json {
@@ -190,8 +209,12 @@ fn dry_run(spec: &Spec, decision: &Decision) -> Result<AgentDryRun, AgentError> 
         spec: spec.name.clone(),
         spec_path: None,
         dry_run: true,
-        changes: v1::changes(&decision.changes),
-        steps: decision.steps.iter().map(Step::description).collect(),
+        changes: decision.changes.clone(),
+        steps: decision
+            .steps
+            .iter()
+            .map(ConvergeStep::description)
+            .collect(),
     })
 }
 
@@ -223,14 +246,14 @@ struct ConsoleObserver {
     json: bool,
 }
 
-impl Observer for ConsoleObserver {
+impl ApplyObserver for ConsoleObserver {
     fn started(&mut self, changes: &[Change]) {
         if !self.json {
             ui::data(&render(changes));
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &ConvergeStep) {
         ui::message(&step.description());
     }
 }
@@ -247,26 +270,40 @@ fn run_once(json: bool) -> Result<u8, AgentError> {
             success: true,
             spec: spec.clone(),
             settled,
-            changes: v1::changes(&report.changes),
-            mended: report.corrected.clone(),
-            left: v1::changes(&left),
+            changes: report.changes,
+            corrected: report.corrected.clone(),
+            left: left.clone(),
         };
         ui::json(&kind::AGENT_RUN, AgentRun::Corrected(correction));
     } else {
         ui::data(&render(&left));
     }
     let n_corrected = report.corrected.len();
+    let corrected = format!("{} {} corrected", fields(n_corrected), were(n_corrected));
     if settled {
-        ui::message(&format!(
-            "{spec} matches its spec; {n_corrected} fields were corrected."
-        ));
+        ui::message(&format!("{spec} matches its spec; {corrected}."));
         return Ok(0);
     }
     ui::message(&format!(
-        "{n_corrected} fields were corrected, {} are only reported; correct them with `homestak-agent config apply`.",
+        "{corrected}; differences that are only reported: {}; correct them with `homestak-agent config apply`.",
         left.len()
     ));
     Ok(DIFFERS)
+}
+
+/// Formats a number of fields.
+fn fields(number: usize) -> String {
+    match number {
+        1 => "1 field".to_owned(),
+        number => format!("{number} fields"),
+    }
+}
+
+fn were(number: usize) -> &'static str {
+    match number {
+        1 => "was",
+        _ => "were",
+    }
 }
 
 fn show(json: bool) -> Result<u8, AgentError> {
@@ -275,7 +312,7 @@ fn show(json: bool) -> Result<u8, AgentError> {
     if json {
         let detail = ConfigDetail {
             fields: state.fields,
-            managed: state.managed.into(),
+            managed: state.managed,
         };
         ui::json(&kind::CONFIG_SHOW, detail);
     } else {
@@ -292,7 +329,7 @@ fn validate(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
         let valid = SpecValid {
             valid: true,
             spec: spec.name.clone(),
-            resources: spec.wanted.iter().map(v1::Resource::from).collect(),
+            resources: spec.wanted.clone(),
         };
         ui::json(&kind::AGENT_SPEC_VALIDATE, valid);
     }
@@ -308,16 +345,14 @@ fn status(json: bool) -> Result<u8, AgentError> {
     let drift = drift::load();
     let watched = drift::is_watched();
     let unwatched = !watched && spec::current().is_ok_and(|spec| spec.wants_watch());
-    let word = match (&complete, &failed) {
-        (_, Some(_)) => "failed",
-        (Some(_), None) if watched && run::differs(&drift) => "differs",
-        (Some(_), None) if unwatched => "differs",
-        (Some(_), None) => "complete",
-        (None, None) => "unknown",
-    };
+    let word = run::status_word();
     let fetched = state::file(state::FETCHED).exists();
     let spec = state::file(state::SPEC).exists() || state::attempted().is_some();
     let is_known = spec || complete.is_some() || failed.is_some();
+    let headline = match is_known {
+        true => headline(word, complete.as_ref(), watched),
+        false => "no spec has been applied to this machine".to_owned(),
+    };
     if json {
         let status = AgentStatus {
             status: word.to_owned(),
@@ -326,17 +361,14 @@ fn status(json: bool) -> Result<u8, AgentError> {
             fetched,
             watching: watched,
             enforcing: watched && drift.error.is_none(),
-            drift: (&drift).into(),
+            drift,
         };
         ui::json(&kind::AGENT_STATUS, status);
     } else {
         let message = failed
             .as_ref()
             .and_then(|failed| failed["message"].as_str());
-        ui::data(&match is_known {
-            true => format!("{word}\n"),
-            false => "no spec has been applied to this machine\n".to_owned(),
-        });
+        ui::data(&format!("{headline}\n"));
         if let Some(message) = message {
             ui::data(&format!("{message}\n"));
         }
@@ -351,4 +383,44 @@ fn status(json: bool) -> Result<u8, AgentError> {
         ui::data(&run::summary(&drift, watched));
     }
     Ok(u8::from(!is_known))
+}
+
+/// Returns the first line of `status`. Without a watch, only the result of the last run is known.
+fn headline(word: &str, complete: Option<&Value>, watched: bool) -> String {
+    if word != "complete" || watched {
+        return word.to_owned();
+    }
+    let since = complete.and_then(|marker| marker["timestamp"].as_str());
+    let since = since.map_or_else(String::new, |since| format!(" (since {since})"));
+    format!(
+        "complete as of the last run{since}; not watched: `homestak-agent config check` compares now"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{fields, headline, were};
+
+    #[test]
+    fn one_field_is_singular() {
+        assert_eq!((fields(1), were(1)), ("1 field".to_owned(), "was"));
+        assert_eq!((fields(2), were(2)), ("2 fields".to_owned(), "were"));
+    }
+
+    #[test]
+    fn without_a_watch_the_status_is_that_of_the_last_run() {
+        let marker = json!({ "status": "complete", "timestamp": "2026-11-17T12:40:11Z" });
+        let line = headline("complete", Some(&marker), false);
+        assert_eq!(
+            line,
+            "complete as of the last run (since 2026-11-17T12:40:11Z); not watched: \
+             `homestak-agent config check` compares now"
+        );
+        assert_eq!(headline("complete", Some(&marker), true), "complete");
+        for word in ["differs", "failed", "unknown"] {
+            assert_eq!(headline(word, None, false), word);
+        }
+    }
 }

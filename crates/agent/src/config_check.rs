@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use homestak_api::durable::{self, Access};
-use homestak_core::converge::{SSHD, SSHD_D, SUDOERS, Step};
+use homestak_core::converge::{ConvergeStep, SSHD, SSHD_D, SUDOERS};
 
 use crate::error::AgentError;
 use crate::process;
@@ -38,17 +38,17 @@ const CHECKS: &[(&str, &[&str])] = &[
 const VISUDO: &str = "/usr/sbin/visudo";
 const SSHD_PROGRAM: &str = "/usr/sbin/sshd";
 /// Runs a check with the new files mounted over `/etc`, in a mount namespace of its own. The exit code
-/// says if mounting failed, as in containers that may not.
+/// is 125 if mounting failed, as in containers without that privilege.
 const OVERLAY: &str = "mount -t overlay -o \"lowerdir=/etc,upperdir=$1/etc,workdir=$1/work\" overlay /etc 2>/dev/null || exit 125; shift; exec \"$@\"";
 const NOT_MOUNTED: i32 = 125;
 
 type Texts = BTreeMap<String, Option<String>>;
 
 /// Returns the errors in files that the steps write.
-pub(crate) fn errors(steps: &[Step]) -> Result<Vec<String>, AgentError> {
+pub(crate) fn errors(steps: &[ConvergeStep]) -> Result<Vec<String>, AgentError> {
     let texts = steps.iter().filter_map(|step| match step {
-        Step::Write { path, content, .. } => Some((path.clone(), Some(content.clone()))),
-        Step::Delete { path } => Some((path.clone(), None)),
+        ConvergeStep::Write { path, content, .. } => Some((path.clone(), Some(content.clone()))),
+        ConvergeStep::Delete { path } => Some((path.clone(), None)),
         _ => None,
     });
     let texts: Texts = texts.collect();

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use homestak_api::v1::{self, ConfigApplied, ResourceCounts};
-use homestak_core::converge::{Change, Decision, Resource, Step};
+use homestak_api::v1::{ConfigApplied, ResourceCounts};
+use homestak_core::converge::{Change, ChangeCause, ConvergeStep, Decision, Handling, Resource};
 use serde_json::{Value, json};
 
-use crate::apply::{self, Observation, Observer};
+use crate::apply::{self, ApplyObserver, Observation};
 use crate::error::AgentError;
-use crate::spec::Spec;
+use crate::spec::{self, Spec};
 use crate::system::Machine;
 use crate::{clock, state};
 
@@ -22,6 +22,33 @@ pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError
     let is_shown = |change: &Change| shown.iter().any(|one| one.id == change.id);
     decision.changes.retain(is_shown);
     Ok((decision, shown))
+}
+
+/// Returns how a spec changes the settings of the agent itself. No resource has them, so a spec that
+/// changes nothing else would not be applied.
+pub(crate) fn changed_settings(spec: &Spec) -> Vec<Change> {
+    let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
+    let applied = spec::current().ok().and_then(|spec| parsed(&spec.text));
+    let (Some(old), Some(new)) = (applied, parsed(&spec.text)) else {
+        return Vec::new();
+    };
+    let resource = "agent:settings";
+    let changed = ["run", "config/converge"].into_iter().filter_map(|field| {
+        let value = |of: &Value| of.pointer(&format!("/{field}")).cloned();
+        let (old, new) = (value(&old), value(&new));
+        let shown = |of: Option<Value>| of.map_or("absent".to_owned(), |value| value.to_string());
+        (old != new).then(|| Change {
+            id: format!("{resource}/{field}"),
+            resource: resource.to_owned(),
+            field: field.to_owned(),
+            expected: shown(new).into(),
+            found: shown(old).into(),
+            cause: ChangeCause::Spec,
+            danger: None,
+            handling: Handling::Enforce,
+        })
+    });
+    changed.collect()
 }
 
 /// A successful run.
@@ -43,12 +70,12 @@ impl ConvergeReport {
 pub(crate) fn converge(
     spec: Result<Spec, AgentError>,
     lock_wait: u64,
-    observer: &mut dyn Observer,
+    observer: &mut dyn ApplyObserver,
 ) -> Result<ConvergeReport, AgentError> {
     let begun = clock::uptime();
     let (name, done) = match spec {
         Ok(spec) => {
-            let _span = tracing::info_span!("apply", spec = spec.name).entered();
+            let _span = tracing::error_span!("apply", spec = spec.name).entered();
             let observation = apply::observe(&Machine::default(), &spec.wanted);
             let done = observation
                 .and_then(|observation| finish(&spec, observation, begun, lock_wait, observer));
@@ -70,14 +97,14 @@ pub(crate) fn finish(
     observation: Observation,
     begun: u64,
     lock_wait: u64,
-    observer: &mut dyn Observer,
+    observer: &mut dyn ApplyObserver,
 ) -> Result<ConvergeReport, AgentError> {
     let changes = observation.decision.changes.clone();
     let steps: Vec<String> = observation
         .decision
         .steps
         .iter()
-        .map(Step::description)
+        .map(ConvergeStep::description)
         .collect();
     let n_steps = steps.len();
     observer.started(&changes);
@@ -99,7 +126,7 @@ pub(crate) fn finish(
         success: true,
         spec: spec.name.clone(),
         duration_seconds: Duration::from_millis(milliseconds).as_secs_f64(),
-        changes: v1::changes(&changes),
+        changes,
         steps,
         counts,
     };

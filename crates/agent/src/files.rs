@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use homestak_api::durable::Access;
-use homestak_core::converge::{SSHD, SUDOERS, Step};
+use homestak_core::converge::{ConvergeStep, SSHD, SUDOERS};
 
 use crate::config_check::{check_sshd, visudo};
 use crate::error::AgentError;
@@ -40,15 +40,15 @@ impl Drop for Staged {
 
 impl Staged {
     /// Stages files, and checks them and that they can be moved into place.
-    pub(crate) fn add(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
+    pub(crate) fn add(&mut self, steps: &[&ConvergeStep]) -> Result<(), AgentError> {
         let first = self.files.len();
         let accounts = Accounts::read()?;
         let mut sshd = false;
         for step in steps {
             let (path, text) = match step {
-                Step::Directory { path, .. } => (path, None),
-                Step::Write { path, content, .. } => (path, Some(Some(content.clone()))),
-                Step::Delete { path } => (path, Some(None)),
+                ConvergeStep::Directory { path, .. } => (path, None),
+                ConvergeStep::Write { path, content, .. } => (path, Some(Some(content.clone()))),
+                ConvergeStep::Delete { path } => (path, Some(None)),
                 _ => continue,
             };
             match self.stage(step, &accounts) {
@@ -70,9 +70,9 @@ impl Staged {
         Ok(())
     }
 
-    fn stage(&mut self, step: &Step, accounts: &Accounts) -> Result<(), PathError> {
+    fn stage(&mut self, step: &ConvergeStep, accounts: &Accounts) -> Result<(), PathError> {
         match step {
-            Step::Directory {
+            ConvergeStep::Directory {
                 path,
                 mode,
                 owner,
@@ -83,7 +83,7 @@ impl Staged {
                     .and_then(|owner| directory.set_directory(&name, *mode, owner));
                 done.map_err(|source| directory.error(source))
             }
-            Step::Write {
+            ConvergeStep::Write {
                 path,
                 content,
                 mode,
@@ -108,7 +108,7 @@ impl Staged {
                 });
                 Ok(())
             }
-            Step::Delete { path } => match path::existing_parent(Path::new(path))? {
+            ConvergeStep::Delete { path } => match path::existing_parent(Path::new(path))? {
                 Some((directory, name)) => {
                     let done = directory.require_writable(&name);
                     done.map_err(|source| directory.error(source))

@@ -1,13 +1,24 @@
 //! Installs and removes packages in one transaction, without prompts. Removals are simulated first:
 //! no package is removed that the spec does not name.
 
+use std::time::Duration;
+
+use crate::clock;
 use crate::error::AgentError;
-use crate::process::{self, Output};
+use crate::process::{self, Output, ProcessError};
 
 /// The option of apt for how long to wait for the lock of the package database.
-fn lock_timeout(seconds: u64) -> String {
+pub(crate) fn lock_timeout(seconds: u64) -> String {
     format!("DPkg::Lock::Timeout={seconds}")
 }
+
+/// The options of apt that keep configuration files which were changed.
+pub(crate) const KEEP_FILES: [&str; 4] = [
+    "-o",
+    "Dpkg::Options::=--force-confdef",
+    "-o",
+    "Dpkg::Options::=--force-confold",
+];
 
 /// Simulates the transaction, and returns an error if it would remove other packages. Package lists are
 /// updated if it fails at first.
@@ -18,7 +29,7 @@ pub(crate) fn check_removals(
 ) -> Result<(), AgentError> {
     let mut output = simulate(install, remove)?;
     if output.code != Some(0) {
-        update(lock_wait)?;
+        update(lock_wait, &mut process::run)?;
         output = simulate(install, remove)?;
     }
     require(&output)?;
@@ -69,7 +80,7 @@ pub(crate) fn transact(
         return Err(failure(&first));
     }
     // The lists may be missing or out of date.
-    update(lock_wait)?;
+    update(lock_wait, &mut process::run)?;
     if !remove.is_empty() {
         check_removals(install, remove, lock_wait)?;
     }
@@ -84,7 +95,7 @@ pub(crate) fn transact(
     Err(failure(&again))
 }
 
-/// Tells whether packages were changed: dpkg printed its first line, or was killed.
+/// Returns whether packages were changed: dpkg printed its first line, or was killed.
 fn is_begun(output: &Output) -> bool {
     output.code.is_none() || output.out.contains("(Reading database")
 }
@@ -127,8 +138,14 @@ fn require(output: &Output) -> Result<(), AgentError> {
 /// Where apt verifies signatures of lists: a directory of its own user. Any user can fill `/tmp`, and
 /// apt would then report unsigned lists.
 const TMPDIR: &str = "TMPDIR=/var/lib/apt/lists/partial";
+/// The pause before package lists are updated again while another program does so.
+const LISTS_PAUSE: Duration = Duration::from_millis(500);
 
-fn update(lock_wait: u64) -> Result<(), AgentError> {
+/// Updates package lists with the function that runs programs.
+pub(crate) fn update(
+    lock_wait: u64,
+    run: &mut dyn FnMut(&[&str]) -> Result<Output, ProcessError>,
+) -> Result<(), AgentError> {
     let lock_timeout = lock_timeout(lock_wait);
     let words = [
         "env",
@@ -139,14 +156,23 @@ fn update(lock_wait: u64) -> Result<(), AgentError> {
         &lock_timeout,
         "update",
     ];
-    let output = process::run(&words)?;
-    if output.code == Some(0) {
-        return Ok(());
+    let begun = clock::instant();
+    loop {
+        let output = run(&words)?;
+        if output.code == Some(0) {
+            return Ok(());
+        }
+        // apt waits for the lock of the package database only. That of the lists may be held by an
+        // `apt-get update` of an agent that was killed.
+        let is_locked = output.err.contains("Could not get lock /var/lib/apt/lists");
+        if !is_locked || begun.elapsed().as_secs() >= lock_wait {
+            return Err(AgentError::Packages(format!(
+                "package lists cannot be updated: {}",
+                apt_error(&output)
+            )));
+        }
+        std::thread::sleep(LISTS_PAUSE);
     }
-    Err(AgentError::Packages(format!(
-        "package lists cannot be updated: {}",
-        apt_error(&output)
-    )))
 }
 
 fn simulate(install: &[String], remove: &[String]) -> Result<Output, AgentError> {
@@ -156,8 +182,7 @@ fn simulate(install: &[String], remove: &[String]) -> Result<Output, AgentError>
 fn change(install: &[String], remove: &[String], lock_wait: u64) -> Result<Output, AgentError> {
     let lock_timeout = lock_timeout(lock_wait);
     let mut options = vec!["-y", "-o", &lock_timeout, "--allow-downgrades"];
-    options.extend(["-o", "Dpkg::Options::=--force-confdef"]);
-    options.extend(["-o", "Dpkg::Options::=--force-confold"]);
+    options.extend(KEEP_FILES);
     if remove.is_empty() {
         options.push("--no-remove");
     }
@@ -172,7 +197,7 @@ fn apt(options: &[&str], install: &[String], remove: &[String]) -> Result<Output
 }
 
 /// Returns the error lines of apt.
-fn apt_error(output: &Output) -> String {
+pub(crate) fn apt_error(output: &Output) -> String {
     let lines: Vec<&str> = output
         .err
         .lines()
@@ -182,5 +207,42 @@ fn apt_error(output: &Output) -> String {
         output.reason()
     } else {
         lines.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts how often lists are updated, if the lock is held the first times.
+    fn tries(n_locked: usize, lock_wait: u64) -> (usize, Result<(), AgentError>) {
+        let mut n = 0;
+        let done = update(lock_wait, &mut |_| {
+            n += 1;
+            let held = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 207";
+            let (code, err) = match n <= n_locked {
+                true => (Some(100), held),
+                false => (Some(0), ""),
+            };
+            Ok(Output {
+                code,
+                out: String::new(),
+                err: err.to_owned(),
+                timed_out: false,
+            })
+        });
+        (n, done)
+    }
+
+    #[test]
+    fn lists_that_another_program_updates_are_waited_for() {
+        let (n, done) = tries(1, 60);
+        assert!(done.is_ok() && n == 2, "{n}");
+        let (n, done) = tries(1, 0);
+        let error = done.unwrap_err().to_string();
+        assert!(
+            n == 1 && error.contains("It is held by process 207"),
+            "{n}: {error}"
+        );
     }
 }

@@ -141,7 +141,7 @@ pub(crate) fn lookup(path: &Path) -> Result<Entry, PathError> {
     found.map_err(|source| directory.error(source))
 }
 
-/// Tells whether anyone but root can change what is at a path.
+/// Returns whether anyone but root can change what is at a path.
 pub(crate) fn is_users(path: &Path) -> bool {
     match parent(path) {
         Ok((directory, _)) => directory.writable_by != WritableBy::Root,
@@ -371,7 +371,7 @@ impl Directory {
         PathError { source, by_user }
     }
 
-    /// Tells whether everyone may enter this directory and all of its parents.
+    /// Returns whether everyone may enter this directory and all of its parents.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
@@ -473,8 +473,8 @@ impl Directory {
         }
     }
 
-    /// Tells whether the content of a file may be read: a hard link that a user created may be a secret
-    /// of root.
+    /// Returns whether the content of a file may be read: a hard link that a user created may be a
+    /// secret of root.
     pub(crate) fn is_readable(&self, stat: &Stat) -> bool {
         let owned = self.writable_by == WritableBy::User(stat.st_uid);
         self.writable_by == WritableBy::Root
@@ -483,8 +483,8 @@ impl Directory {
             || stat.st_mode & 0o004 != 0
     }
 
-    /// Tells whether a file that the directory's user does not own has an access control list, which it
-    /// may have inherited from the directory.
+    /// Returns whether a file that the directory's user does not own has an access control list,
+    /// which it may have inherited from the directory.
     pub(crate) fn has_access_list(&self, file: &File, stat: &Stat) -> bool {
         let mut empty = [0_u8; 0];
         self.writable_by != WritableBy::Root

@@ -1,5 +1,8 @@
 //! Runs programs to completion: without a shell, with a fixed environment and a timeout.
 
+mod line_buffer;
+mod time_limit;
+
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Result as IoResult};
 use std::os::fd::OwnedFd;
@@ -12,6 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use self::line_buffer::LineBuffer;
+pub(crate) use self::time_limit::{TimeLimit, is_exceeded, time_left, without_time_limit};
 use crate::clock;
 
 /// The result of a program.
@@ -50,9 +55,43 @@ const START_PAUSE: u64 = 100;
 
 /// Runs a program.
 pub(crate) fn run(words: &[&str]) -> Result<Output, ProcessError> {
+    run_for(words, TIMEOUT)
+}
+
+/// Runs a program that is ended after a time, or at the time limit of this thread.
+pub(crate) fn run_for(words: &[&str], longest: Duration) -> Result<Output, ProcessError> {
+    run_limited(words, longest, &mut |_| ())
+}
+
+/// Runs a program, and passes on each line of its output. Of a long output, only the end is returned.
+pub(crate) fn run_streaming(
+    words: &[&str],
+    line: &mut dyn FnMut(&str),
+) -> Result<Output, ProcessError> {
+    let mut lines = [LineBuffer::default(), LineBuffer::default()];
+    let output = run_limited(words, TIMEOUT, &mut |pipes| {
+        for (pipe, lines) in pipes.iter_mut().zip(&mut lines) {
+            lines.read(pipe, line);
+        }
+    })?;
+    Ok(output)
+}
+
+fn run_limited(
+    words: &[&str],
+    longest: Duration,
+    progress: &mut dyn FnMut(&mut [Pipe; 2]),
+) -> Result<Output, ProcessError> {
+    let longest = time_left().map_or(longest, |left| left.min(longest));
+    if longest.is_zero() {
+        return Ok(Output {
+            timed_out: true,
+            ..Output::default()
+        });
+    }
     tracing::debug!(command = ?words, "start");
     let begun = clock::instant();
-    let output = run_within(words, [TIMEOUT, KILL_DELAY, KILL_DELAY])?;
+    let output = run_within(words, [longest, KILL_DELAY, KILL_DELAY], progress)?;
     // Its output may quote files, and is not logged.
     let Output {
         code, timed_out, ..
@@ -63,7 +102,11 @@ pub(crate) fn run(words: &[&str]) -> Result<Output, ProcessError> {
 
 /// Runs a program; SIGTERM is sent after the first wait, SIGKILL after the second. Uses no thread, so
 /// that programs also run when the machine is out of threads.
-fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Output, ProcessError> {
+fn run_within(
+    words: &[&str],
+    waits: [Duration; 3],
+    progress: &mut dyn FnMut(&mut [Pipe; 2]),
+) -> Result<Output, ProcessError> {
     let failed = |source| ProcessError::Start {
         program: words.first().unwrap_or(&"").to_string(),
         source,
@@ -99,7 +142,7 @@ fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Output, ProcessErr
     let mut signals = [Signal::TERM, Signal::KILL].into_iter();
     let mut timed_out = false;
     for wait in waits {
-        if let Some(status) = wait_for(&mut child, &mut pipes, wait).map_err(failed)? {
+        if let Some(status) = wait_for(&mut child, &mut pipes, wait, progress).map_err(failed)? {
             let [out, err] = pipes.map(|pipe| String::from_utf8_lossy(&pipe.text).into_owned());
             return Ok(Output {
                 code: status.code(),
@@ -168,6 +211,7 @@ fn wait_for(
     child: &mut Child,
     pipes: &mut [Pipe; 2],
     within: Duration,
+    progress: &mut dyn FnMut(&mut [Pipe; 2]),
 ) -> IoResult<Option<ExitStatus>> {
     let begun = clock::instant();
     loop {
@@ -203,22 +247,27 @@ fn wait_for(
                 pipe.read()?;
             }
         }
+        progress(pipes);
     }
 }
 
 /// Runs a program that must succeed, and returns its output.
 pub(crate) fn run_ok(words: &[&str]) -> Result<String, ProcessError> {
-    let output = run(words)?;
-    if output.code == Some(0) {
-        return Ok(output.out);
-    }
-    Err(ProcessError::Failed {
-        command: words.join(" "),
-        reason: output.reason(),
-    })
+    run(words)?.require_success(words)
 }
 
 impl Output {
+    /// Returns what a program printed, or an error if it failed.
+    pub(crate) fn require_success(self, words: &[&str]) -> Result<String, ProcessError> {
+        if self.code == Some(0) {
+            return Ok(self.out);
+        }
+        Err(ProcessError::Failed {
+            command: words.join(" "),
+            reason: self.reason(),
+        })
+    }
+
     /// Returns why a program failed, in one line: the end of its error output.
     pub(crate) fn reason(&self) -> String {
         if self.timed_out {
@@ -249,7 +298,10 @@ impl Output {
 mod tests {
     use std::time::Duration;
 
-    use super::{Command, ErrorKind, run, run_within, spawn_retrying};
+    use super::{
+        Command, ErrorKind, TimeLimit, is_exceeded, run, run_streaming, run_within, spawn_retrying,
+        without_time_limit,
+    };
 
     #[test]
     fn standard_output_and_error_are_read_completely() {
@@ -267,7 +319,8 @@ mod tests {
             super::KILL_DELAY,
             super::KILL_DELAY,
         ];
-        let output = run_within(&["sh", "-c", "sleep 600 | sleep 600"], waits).unwrap();
+        let output = run_within(&["sh", "-c", "sleep 600 | sleep 600"], waits, &mut |_| ());
+        let output = output.unwrap();
         assert_eq!((output.code, output.timed_out), (None, true));
         assert_eq!(output.reason(), "timed out");
     }
@@ -292,5 +345,37 @@ mod tests {
         });
         assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(n_starts, 1);
+    }
+
+    #[test]
+    fn lines_are_passed_on_and_only_the_end_of_a_long_output_is_returned() {
+        let mut lines = Vec::new();
+        let script = "echo one; echo two >&2; printf three";
+        let output = run_streaming(&["sh", "-c", script], &mut |line| {
+            lines.push(line.to_owned());
+        });
+        lines.sort();
+        assert_eq!(lines, ["one", "three", "two"]);
+        assert_eq!(output.unwrap().out, "one\nthree");
+        let mut n_bytes = 0;
+        let script = "yes 0123456789 | head -c 2000000; head -c 100000 /dev/zero";
+        let output = run_streaming(&["sh", "-c", script], &mut |line| n_bytes += line.len());
+        let output = output.unwrap();
+        assert!(output.out.len() <= 500_000, "{}", output.out.len());
+        // Without the line breaks.
+        assert!(n_bytes > 1_900_000, "{n_bytes}");
+    }
+
+    #[test]
+    fn every_program_ends_at_the_time_limit_of_its_thread_and_none_is_started_after_it() {
+        let limit = TimeLimit::new(Duration::from_millis(50));
+        let output = run(&["sleep", "600"]).unwrap();
+        assert!(output.timed_out && is_exceeded());
+        assert!(run(&["true"]).unwrap().timed_out);
+        let restored = without_time_limit(|| run(&["true"])).unwrap();
+        assert_eq!(restored.code, Some(0));
+        assert!(is_exceeded());
+        drop(limit);
+        assert_eq!(run(&["true"]).unwrap().code, Some(0));
     }
 }

@@ -236,6 +236,8 @@ pub(crate) struct OnceReport {
 
 /// Checks once.
 pub(crate) fn once() -> Result<OnceReport, AgentError> {
+    // Without a spec, not even the lock file is created.
+    spec::current()?;
     let _lock = undo::lock()?;
     let spec = spec::current()?;
     let mut drift = drift::load();
@@ -295,7 +297,7 @@ fn log_changes<'a>(changes: impl Iterator<Item = &'a Change>, action: &str) {
     }
 }
 
-/// Tells whether there is drift that is not corrected.
+/// Returns whether there is drift that is not corrected.
 pub(crate) fn differs(drift: &DriftState) -> bool {
     let held = drift.held_fields(clock::now_and_uptime());
     let is_left = |(id, open): (&String, &OpenDrift)| {
@@ -304,15 +306,29 @@ pub(crate) fn differs(drift: &DriftState) -> bool {
     drift.error.is_some() || !drift.refused.is_empty() || drift.open.iter().any(is_left)
 }
 
+/// Returns the word of `status`: `complete`, `differs`, `failed` or `unknown`.
+pub(crate) fn status_word() -> &'static str {
+    let (complete, failed) = state::markers();
+    let watched = drift::is_watched();
+    let unwatched = !watched && spec::current().is_ok_and(|spec| spec.wants_watch());
+    match (&complete, &failed) {
+        (_, Some(_)) => "failed",
+        (Some(_), None) if watched && differs(&drift::load()) => "differs",
+        (Some(_), None) if unwatched => "differs",
+        (Some(_), None) => "complete",
+        (None, None) => "unknown",
+    }
+}
+
 /// Describes the watch and the drift, for `status`.
 pub(crate) fn summary(drift: &DriftState, watched: bool) -> String {
     let mut lines = String::new();
     match (&drift.error, watched) {
         (None, true) => lines += "watched\n",
-        (Some(trouble), true) => {
-            lines += &format!("watched, but drift is not fully corrected: {trouble}\n");
+        (Some(error), true) => {
+            lines += &format!("watched, but drift is not fully corrected: {error}\n");
         }
-        (Some(trouble), false) => lines += &format!("{trouble}\n"),
+        (Some(error), false) => lines += &format!("{error}\n"),
         (None, false) => {}
     }
     for (id, open) in &drift.open {

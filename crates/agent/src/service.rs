@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use homestak_core::converge::{Facts, Resource, Step};
+use homestak_core::converge::{ConvergeStep, Facts, Resource};
 use homestak_core::foreign::ForeignText;
 
 use crate::error::AgentError;
 use crate::facts::LARGEST_FILE;
 use crate::path::{self, Entry};
-use crate::{clock, files, process};
+use crate::{clock, files, process, systemctl};
 
 /// How long a restarted service is observed for a failure, in milliseconds: most types of unit count as
 /// started before they have read their files.
@@ -38,13 +38,13 @@ pub(crate) struct ServiceFiles {
 
 impl ServiceFiles {
     /// Copies files that steps write and that units read.
-    pub(crate) fn of(wanted: &[Resource], steps: &[Step], facts: &Facts) -> Self {
+    pub(crate) fn of(wanted: &[Resource], steps: &[ConvergeStep], facts: &Facts) -> Self {
         let mut before = Self::default();
         for resource in wanted {
             let Resource::File { path, restart, .. } = resource else {
                 continue;
             };
-            let writes = |step: &Step| matches!(step, Step::Write { path: one, .. } if one == path);
+            let writes = |step: &ConvergeStep| matches!(step, ConvergeStep::Write { path: one, .. } if one == path);
             if restart.is_empty() || !steps.iter().any(writes) {
                 continue;
             }
@@ -64,9 +64,11 @@ impl ServiceFiles {
     }
 
     /// Returns an error if a unit whose files were written has failed.
-    pub(crate) fn require_running(&self, steps: &[Step]) -> Result<(), AgentError> {
+    pub(crate) fn require_running(&self, steps: &[ConvergeStep]) -> Result<(), AgentError> {
         let restarted = steps.iter().filter_map(|step| match step {
-            Step::Restart { unit } | Step::Reload { unit } | Step::Start { unit } => Some(unit),
+            ConvergeStep::Restart { unit }
+            | ConvergeStep::Reload { unit }
+            | ConvergeStep::Start { unit } => Some(unit),
             _ => None,
         });
         let read: Vec<&String> = restarted
@@ -107,12 +109,12 @@ impl ServiceFiles {
                 return first;
             }
         }
-        _ = process::run(&["systemctl", "daemon-reload"]);
-        _ = process::run(&["systemctl", "reset-failed", "--", &unit]);
+        _ = systemctl::run(&["daemon-reload"]);
+        _ = systemctl::run(&["reset-failed", "--", &unit]);
         if self.active.contains(&unit) {
-            _ = process::run(&["systemctl", "restart", "--", &unit]);
+            _ = systemctl::run(&["restart", "--", &unit]);
         } else {
-            _ = process::run(&["systemctl", "stop", "--", &unit]);
+            _ = systemctl::run(&["stop", "--", &unit]);
         }
         let runs = property(&unit, "ActiveState").is_ok_and(|state| state == "active");
         let paths = read.iter().cloned().collect();
@@ -145,7 +147,7 @@ fn copy(path: &str) -> std::io::Result<Option<Copy>> {
 
 fn property(unit: &str, name: &str) -> Result<String, AgentError> {
     let property = format!("--property={name}");
-    let text = process::run_ok(&["systemctl", "show", &property, "--value", "--", unit])?;
+    let text = systemctl::run_ok(&["show", &property, "--value", "--", unit])?;
     Ok(text.trim().to_owned())
 }
 

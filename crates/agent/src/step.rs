@@ -3,59 +3,65 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use homestak_core::converge::Step;
+use homestak_core::converge::ConvergeStep;
 
 use crate::error::AgentError;
-use crate::facts::{rows, sysctl_path};
+use crate::facts::{parse_account_rows, sysctl_path};
 use crate::files::{self, Staged};
 use crate::process::{self, ProcessError};
-use crate::state;
+use crate::{state, systemctl};
 
 /// The shell of users who do not log in.
 const NOLOGIN: &str = "/usr/sbin/nologin";
 
 /// Executes a step. Files are staged already; packages are handled elsewhere.
-pub(crate) fn execute(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
+pub(crate) fn execute(step: &ConvergeStep, staged: &mut Staged) -> Result<(), AgentError> {
     match step {
-        Step::Packages { .. } | Step::Directory { .. } => Ok(()),
-        Step::CreateUser { name, shell } => create_user(step, name, shell),
-        Step::EnableLogin { name, shell } => program(
+        ConvergeStep::Packages { .. } | ConvergeStep::Directory { .. } => Ok(()),
+        ConvergeStep::CreateUser { name, shell } => create_user(step, name, shell),
+        ConvergeStep::EnableLogin { name, shell } => program(
             step,
             &["usermod", "--expiredate", "", "--shell", shell, name],
         ),
-        Step::Write { path, .. } => staged.commit(path),
-        Step::Link { path, target } => files::link(path, target).map_err(AgentError::write(path)),
-        Step::Delete { path } => staged.delete(path),
-        Step::Hostname { name } => {
+        ConvergeStep::Write { path, .. } => staged.commit(path),
+        ConvergeStep::Link { path, target } => {
+            files::link(path, target).map_err(AgentError::write(path))
+        }
+        ConvergeStep::Delete { path } => staged.delete(path),
+        ConvergeStep::Hostname { name } => {
             rustix::system::sethostname(name.as_bytes()).map_err(|error| AgentError::Step {
                 step: step.description(),
                 reason: error.to_string(),
             })
         }
-        Step::Sysctl { key, value } => {
+        ConvergeStep::Sysctl { key, value } => {
             let path = sysctl_path(key).unwrap_or_default();
             fs_err::write(&path, value).map_err(AgentError::write(path))
         }
-        Step::Network { interface } => {
+        ConvergeStep::Network { interface } => {
             program(step, &["networkctl", "reload"])?;
             program(step, &["networkctl", "reconfigure", interface])
         }
-        Step::DaemonReload => program(step, &["systemctl", "daemon-reload"]),
-        Step::Stop { unit } => program(step, &["systemctl", "stop", "--", unit]),
-        Step::Disable { unit } => program(step, &["systemctl", "--quiet", "disable", "--", unit]),
-        Step::Enable { unit, masked } => {
+        ConvergeStep::DaemonReload => unit(step, &["daemon-reload"]),
+        ConvergeStep::Stop { unit: name } => match unit(step, &["stop", "--", name]) {
+            // The run that is reverted was killed before the unit existed.
+            Err(AgentError::Step { reason, .. }) if reason.ends_with("not loaded.") => Ok(()),
+            stopped => stopped,
+        },
+        ConvergeStep::Disable { unit: name } => unit(step, &["--quiet", "disable", "--", name]),
+        ConvergeStep::Enable { unit: name, masked } => {
             if *masked {
-                program(step, &["systemctl", "--quiet", "unmask", "--", unit])?;
+                unit(step, &["--quiet", "unmask", "--", name])?;
             }
-            program(step, &["systemctl", "--quiet", "enable", "--", unit])
+            unit(step, &["--quiet", "enable", "--", name])
         }
-        Step::Reload { unit } => program(step, &["systemctl", "try-reload-or-restart", "--", unit]),
-        Step::Restart { unit } => program(step, &["systemctl", "try-restart", "--", unit]),
-        Step::Start { unit } => program(step, &["systemctl", "start", "--", unit]),
-        Step::RemoveFromGroup { user, group } => {
+        ConvergeStep::Reload { unit: name } => unit(step, &["try-reload-or-restart", "--", name]),
+        ConvergeStep::Restart { unit: name } => unit(step, &["try-restart", "--", name]),
+        ConvergeStep::Start { unit: name } => unit(step, &["start", "--", name]),
+        ConvergeStep::RemoveFromGroup { user, group } => {
             program(step, &["gpasswd", "--delete", user, group])
         }
-        Step::DisableLogin { name } => {
+        ConvergeStep::DisableLogin { name } => {
             let words = ["usermod", "--expiredate", "1", "--shell", NOLOGIN, name];
             program(step, &words)
         }
@@ -63,9 +69,9 @@ pub(crate) fn execute(step: &Step, staged: &mut Staged) -> Result<(), AgentError
 }
 
 /// Creates a user, with an existing group of the same name if there is one.
-fn create_user(step: &Step, name: &str, shell: &str) -> Result<(), AgentError> {
+fn create_user(step: &ConvergeStep, name: &str, shell: &str) -> Result<(), AgentError> {
     let groups = fs_err::read("/etc/group").unwrap_or_default();
-    let has_group = rows(&groups)
+    let has_group = parse_account_rows(&groups)
         .iter()
         .any(|row| row.first().is_some_and(|group| group == name));
     let id = unused_id(step)?;
@@ -85,7 +91,7 @@ fn create_user(step: &Step, name: &str, shell: &str) -> Result<(), AgentError> {
 
 /// Returns an id for a user and a group, if `useradd` could reuse that of a user whose creation was
 /// reverted: files of that user may be left.
-fn unused_id(step: &Step) -> Result<Option<String>, AgentError> {
+fn unused_id(step: &ConvergeStep) -> Result<Option<String>, AgentError> {
     let retired = state::retired();
     if retired.is_empty() {
         return Ok(None);
@@ -93,7 +99,7 @@ fn unused_id(step: &Step) -> Result<Option<String>, AgentError> {
     let mut taken = retired.clone();
     for table in ["passwd", "group"] {
         let text = process::run_ok(&["getent", table])?;
-        let entries = rows(text.as_bytes()).into_iter();
+        let entries = parse_account_rows(text.as_bytes()).into_iter();
         taken.extend(entries.filter_map(|row| row.get(2)?.parse::<u32>().ok()));
     }
     let settings = fs_err::read_to_string("/etc/login.defs").unwrap_or_default();
@@ -130,8 +136,17 @@ fn range(settings: &str) -> RangeInclusive<u32> {
     lowest..=highest
 }
 
-fn program(step: &Step, words: &[&str]) -> Result<(), AgentError> {
-    match process::run_ok(words) {
+fn program(step: &ConvergeStep, words: &[&str]) -> Result<(), AgentError> {
+    done(step, process::run_ok(words))
+}
+
+/// Runs `systemctl`, again while systemd does not answer: steps can be repeated.
+fn unit(step: &ConvergeStep, words: &[&str]) -> Result<(), AgentError> {
+    done(step, systemctl::run_ok(words))
+}
+
+fn done(step: &ConvergeStep, result: Result<String, ProcessError>) -> Result<(), AgentError> {
+    match result {
         Ok(_) => Ok(()),
         Err(ProcessError::Failed { reason, .. }) => Err(AgentError::Step {
             step: step.description(),

@@ -6,23 +6,23 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use homestak_core::converge::{FactScope, Facts, Resource, State, Step};
+use homestak_core::converge::{ConvergeStep, FactScope, Facts, Resource, State};
 
 use crate::error::AgentError;
 use crate::files::Staged;
 use crate::packages::{self, PackageError};
 use crate::service::ServiceFiles;
-use crate::{clock, config_check, facts, path, state, step};
+use crate::{clock, config_check, facts, path, process, state, step};
 
 /// Everything that `apply` reads and changes.
 pub(crate) trait System {
     /// Observes the machine.
     fn facts(&self, scope: &FactScope) -> Result<Facts, AgentError>;
     /// Returns the errors in configuration files that steps would write.
-    fn config_errors(&self, steps: &[Step]) -> Result<Vec<String>, AgentError>;
-    /// Tells whether anyone but root can change what is at a path.
+    fn config_errors(&self, steps: &[ConvergeStep]) -> Result<Vec<String>, AgentError>;
+    /// Returns whether anyone but root can change what is at a path.
     fn is_users(&self, path: &str) -> bool;
-    /// Waits a moment for units and the network to settle.
+    /// Waits briefly for units and the network to settle.
     fn wait(&mut self);
 
     /// Returns the recorded state.
@@ -47,17 +47,17 @@ pub(crate) trait System {
     ) -> Result<(), PackageError>;
 
     /// Copies the files that units read and steps write.
-    fn back_up(&mut self, wanted: &[Resource], steps: &[Step], facts: &Facts);
+    fn back_up(&mut self, wanted: &[Resource], steps: &[ConvergeStep], facts: &Facts);
     /// Stages the files of steps, and checks them.
-    fn stage(&mut self, steps: &[&Step]) -> Result<(), AgentError>;
+    fn stage(&mut self, steps: &[&ConvergeStep]) -> Result<(), AgentError>;
     /// Returns the paths that a user prevented from being written or deleted, and the reasons.
     fn skipped(&self) -> &BTreeMap<String, String>;
     /// Executes a step. Can be repeated.
-    fn execute(&mut self, step: &Step) -> Result<(), AgentError>;
+    fn execute(&mut self, step: &ConvergeStep) -> Result<(), AgentError>;
     /// Returns an error if a unit fails with its new files, after restoring the old ones.
     fn restore_rejected(
         &self,
-        steps: &[Step],
+        steps: &[ConvergeStep],
         done: Result<(), AgentError>,
     ) -> Result<(), AgentError>;
 }
@@ -87,7 +87,7 @@ impl System for Machine {
         facts::collect(scope)
     }
 
-    fn config_errors(&self, steps: &[Step]) -> Result<Vec<String>, AgentError> {
+    fn config_errors(&self, steps: &[ConvergeStep]) -> Result<Vec<String>, AgentError> {
         config_check::errors(steps)
     }
 
@@ -134,11 +134,11 @@ impl System for Machine {
         packages::transact(install, remove, self.lock_wait)
     }
 
-    fn back_up(&mut self, wanted: &[Resource], steps: &[Step], facts: &Facts) {
+    fn back_up(&mut self, wanted: &[Resource], steps: &[ConvergeStep], facts: &Facts) {
         self.service_files = ServiceFiles::of(wanted, steps, facts);
     }
 
-    fn stage(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
+    fn stage(&mut self, steps: &[&ConvergeStep]) -> Result<(), AgentError> {
         self.staged.add(steps)
     }
 
@@ -146,16 +146,16 @@ impl System for Machine {
         self.staged.skipped()
     }
 
-    fn execute(&mut self, step: &Step) -> Result<(), AgentError> {
+    fn execute(&mut self, step: &ConvergeStep) -> Result<(), AgentError> {
         step::execute(step, &mut self.staged)
     }
 
     fn restore_rejected(
         &self,
-        steps: &[Step],
+        steps: &[ConvergeStep],
         done: Result<(), AgentError>,
     ) -> Result<(), AgentError> {
         done.and_then(|()| self.service_files.require_running(steps))
-            .map_err(|first| self.service_files.restore(first))
+            .map_err(|first| process::without_time_limit(|| self.service_files.restore(first)))
     }
 }

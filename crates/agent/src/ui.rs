@@ -3,20 +3,42 @@
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use homestak_api::v1::{AgentFailure, AgentOutput, Kind};
 use homestak_core::foreign::{ForeignText, escape, escape_json};
 use serde::Serialize;
 
+/// The first error of a write of results to stdout.
+static WRITE_ERROR: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Returns the first error of a write of results to stdout.
+pub(crate) fn write_error() -> Option<&'static std::io::Error> {
+    WRITE_ERROR.get()
+}
+
+/// Remembers a failed write.
+fn remember(written: std::io::Result<()>) {
+    if let Err(error) = written {
+        _ = WRITE_ERROR.set(error);
+    }
+}
+
 /// Prints a usage error, or the requested help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    _ = error.print();
+    if let Err(lost) = error.print()
+        && !error.use_stderr()
+        && lost.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        message(&format!("error: cannot write the output: {lost}"));
+        return ExitCode::FAILURE;
+    }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Prints data without control characters. A closed pipe is not an error.
+/// Prints data without control characters. A failed write is reported when the command ends.
 pub(crate) fn data(text: &str) {
-    _ = write_all(&escape(text));
+    remember(write_all(&escape(text)));
 }
 
 /// Prints data unchanged. A closed pipe is not an error.
@@ -46,7 +68,7 @@ pub(crate) fn json_failure(kind: &Kind<AgentFailure>, failure: &AgentFailure) {
 fn document(document: &impl Serialize) {
     let mut whole = serde_json::to_value(document).unwrap_or_default();
     escape_json(&mut whole, ForeignText::lines);
-    _ = write_all(&format!("{whole:#}\n"));
+    remember(write_all(&format!("{whole:#}\n")));
 }
 
 /// Reads a file, or standard input for `-`.

@@ -8,14 +8,16 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use base64::Engine as _;
 use jiff::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
     SignatureAlgorithm,
 };
+pub use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -280,6 +282,19 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Certifica
     }
 }
 
+/// Writes a certificate in PEM.
+pub fn pem(certificate: &[u8]) -> String {
+    // Lines of 64 characters (RFC 7468).
+    const LINE: usize = 64;
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in text.as_bytes().chunks(LINE) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem + "-----END CERTIFICATE-----\n"
+}
+
 type Dated = (CertificateParams, Timestamp, Timestamp);
 
 /// Returns the parameters of a role with its dates; never beyond those of the issuer.
@@ -325,6 +340,9 @@ mod tests {
         let leaf = middle.issue(server(), at(20 * DAYS)).expect("a server");
         assert_eq!(certificates(&leaf.issued().chain).expect("PEM").len(), 3);
         assert!(leaf.issued().chain.ends_with(&root.issued().chain));
+        let found = certificates(&leaf.issued().chain).expect("PEM");
+        let written: String = found.iter().map(|one| pem(one)).collect();
+        assert_eq!(certificates(&written).expect("PEM"), found);
         assert_eq!(leaf.issued().not_after, middle.issued().not_after);
         let late = middle.issue(server(), at(31 * DAYS));
         assert!(matches!(late, Err(CertificateError::Expired(_))));

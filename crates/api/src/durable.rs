@@ -1,6 +1,6 @@
 //! Writes files so that a power failure leaves the old content or the new one, never a part.
 //!
-//! The one place that replaces files: content goes to a temporary file in the same directory, which
+//! The only module that replaces files: content goes to a temporary file in the same directory, which
 //! is synced and renamed, and then the directory is synced, because a rename is only on the disk
 //! once its directory is.
 
@@ -12,15 +12,14 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
 /// How the name of a temporary file ends. Together with the leading dot it is a name that sudo,
 /// sshd, cron and git (`.gitignore` of a new site) skip.
 pub const TEMPORARY: &str = ".homestak-new";
 
-/// Where the kernel keeps an access control list that gives a file more readers or writers than its
-/// mode names.
+/// The extended attribute of an access control list, which can grant more than the mode of a file.
 pub const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// Who may do what with a file.
@@ -28,7 +27,7 @@ pub const ACCESS_LIST: &str = "system.posix_acl_access";
 pub struct Access {
     /// The permission bits.
     pub mode: u32,
-    /// User and group, by number; the process's own when they are not given.
+    /// User and group ids; none for those of this process.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -52,15 +51,15 @@ pub fn write(path: &Path, content: &[u8], access: Access) -> io::Result<()> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
     let directory = open_directory(parent(path))?;
     // Two writers of one file, in this process or another, must not share a temporary one.
-    let turn = WRITES.fetch_add(1, Ordering::Relaxed);
-    let temporary = temporary(name, &format!(".{}-{turn}", std::process::id()));
+    let number = WRITES.fetch_add(1, Ordering::Relaxed);
+    let temporary = temporary(name, &format!(".{}-{number}", std::process::id()));
     write_at(directory.as_fd(), name, &temporary, content, access)
 }
 
-/// Replaces a file in an open directory, or creates it, by way of a temporary file that is there.
+/// Replaces a file in an open directory, or creates it, through a temporary file there.
 ///
-/// What already has the temporary name is removed: a caller that holds a lock uses a fixed name, so
-/// that nothing is left behind by a process that was killed.
+/// An existing file with the temporary name is removed: a caller that holds a lock uses a fixed name,
+/// so that a killed process leaves no more than one file.
 pub fn write_at(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -78,7 +77,7 @@ pub fn write_at(
     done
 }
 
-/// Creates a synced file in an open directory; one that has the name already is removed first.
+/// Creates a synced file in an open directory; an existing one is removed first.
 pub fn create_at(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -92,7 +91,7 @@ pub fn create_at(
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
     let mut file = File::from(file);
-    // Inherited from a directory's default list, it would take effect with the mode.
+    // A list inherited from the directory would take effect with the mode.
     match rustix::fs::fremovexattr(&file, ACCESS_LIST) {
         Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
         Err(error) => return Err(error.into()),
@@ -116,7 +115,14 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     sync(source.as_fd())
 }
 
-/// Returns the temporary name for a file, with something that tells writers apart.
+/// Exchanges two files or directories of one directory, and syncs it.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    let directory = open_directory(parent(one))?;
+    rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?;
+    sync(directory.as_fd())
+}
+
+/// Returns the temporary name for a file; `writer` distinguishes concurrent writers.
 pub fn temporary(name: &OsStr, writer: &str) -> OsString {
     let mut temporary = OsString::from(".");
     temporary.push(name);
@@ -134,15 +140,16 @@ pub fn sync(directory: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Creates a directory that only its owner can use, with those it is in. What is there keeps its mode.
+/// Creates a directory that only its owner can use, and missing parents. An existing one keeps its
+/// mode.
 pub fn create_private(directory: &Path) -> io::Result<()> {
-    let made = std::fs::DirBuilder::new()
+    let created = std::fs::DirBuilder::new()
         .recursive(true) // tidy: a method of the standard library
         .mode(0o700)
         .create(directory);
-    made.map_err(|error| {
-        let said = format!("{}: {error}", directory.display());
-        io::Error::new(error.kind(), said)
+    created.map_err(|error| {
+        let message = format!("{}: {error}", directory.display());
+        io::Error::new(error.kind(), message)
     })
 }
 
@@ -169,7 +176,7 @@ mod tests {
     use super::{ACCESS_LIST, Access, write};
 
     #[test]
-    fn a_file_is_replaced_with_its_mode_and_nothing_is_left_beside_it() {
+    fn a_file_is_replaced_with_its_mode_without_leftovers() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a");
         write(&file, b"one", Access::PUBLIC).unwrap();
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_keeps_the_old_content_and_leaves_nothing_beside_it() {
+    fn a_failed_write_keeps_the_old_content_without_leftovers() {
         let directory = tempfile::tempdir().unwrap();
         let taken = directory.path().join("a");
         fs_err::create_dir(&taken).unwrap();
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_of_one_file_at_a_time_leave_the_content_of_one_of_them() {
+    fn concurrent_writers_leave_the_content_of_one_of_them() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a");
         std::thread::scope(|scope| {

@@ -1,15 +1,15 @@
 //! The environment of child processes: empty, plus the variables that a kind of program needs.
 //!
-//! What else is in the environment of this process, such as a key that opens secrets, would be
-//! readable in `/proc` for as long as the child runs.
+//! Other variables of this process, such as a key for secrets, would be readable in `/proc` while
+//! the child runs.
 
 use std::process::Command;
 
-/// What every program may have. A name that ends in `*` stands for all that begin so.
+/// Variables for every program. A name that ends in `*` is a prefix.
 const ALWAYS: &[&str] = &[
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TERM", "TZ", "TMPDIR",
 ];
-/// What programs that fetch something need in addition.
+/// Additional variables for programs that download.
 pub const PROXIES: &[&str] = &[
     "http_proxy",
     "https_proxy",
@@ -23,7 +23,7 @@ pub const PROXIES: &[&str] = &[
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
-/// What `ssh` needs in addition: the user's agent and a way to ask for a passphrase.
+/// Additional variables for `ssh`: the user's agent and passphrase prompts.
 pub const SSH: &[&str] = &[
     "SSH_AUTH_SOCK",
     "SSH_AGENT_PID",
@@ -34,7 +34,7 @@ pub const SSH: &[&str] = &[
     "XAUTHORITY",
     "XDG_RUNTIME_DIR",
 ];
-/// What programs on the user's desktop need in addition.
+/// Additional variables for programs on the user's desktop.
 pub const DESKTOP: &[&str] = &[
     "DISPLAY",
     "WAYLAND_DISPLAY",
@@ -47,8 +47,8 @@ pub const DESKTOP: &[&str] = &[
     "VIMINIT",
 ];
 
-/// Leaves a command nothing of this process's environment but what every program may have, and
-/// `more`. Call it before variables are set on the command: it removes them too.
+/// Clears the environment of a command except for the variables of every program and `more`. Call
+/// it before setting variables on the command: it removes them too.
 pub fn clean(command: &mut Command, more: &[&str]) {
     command.env_clear();
     let listed = |name: &str| {

@@ -1,5 +1,5 @@
-//! Programs that are run to their end, with a deadline: their pipes are read and written no longer
-//! than that, whatever they do or do not do. Whoever calls this may wait: never the runtime.
+//! Runs programs with a deadline, which also limits reading and writing their pipes. These
+//! functions block: never call them on the runtime.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -11,13 +11,12 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often is looked whether the limit is reached, in nanoseconds.
+/// How often the limit is checked, in nanoseconds.
 const TICK: i64 = 100_000_000;
-/// The pause between looks whether a program ended whose pipes are closed, on kernels that do not
-/// report it.
+/// How often an exit is polled for after the pipes are closed, on kernels without pidfd.
 const ENDING: Duration = Duration::from_millis(5);
 
-/// Returns the time that has passed since some point in the past.
+/// Returns the monotonic time.
 pub fn monotonic() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(
@@ -26,8 +25,24 @@ pub fn monotonic() -> Duration {
     )
 }
 
-/// Runs a command whose pipes are set up to its end, and returns what it printed. One that takes
-/// longer than `within` is ended, which is an error.
+/// The program that runs others with limited resources: when memory is short, the kernel ends them
+/// and not the caller.
+pub const LIMITED: &str = "choom";
+
+/// Returns the arguments of [`LIMITED`] up to the program to run, which gets limits of `prlimit`.
+pub fn resources(limits: &[(&str, u64)]) -> Vec<String> {
+    let mut words = ["-n", "500", "--", "prlimit"].map(str::to_owned).to_vec();
+    words.extend(
+        limits
+            .iter()
+            .map(|(name, value)| format!("--{name}={value}")),
+    );
+    words.push("--".to_owned());
+    words
+}
+
+/// Runs a command whose pipes are set up, and returns its output. One that takes longer than
+/// `within` is killed, which is an error.
 pub fn output(command: &mut Command, input: &[u8], within: Duration) -> io::Result<Output> {
     let read = |from: &mut dyn Read| {
         let mut bytes = Vec::new();
@@ -47,9 +62,9 @@ pub fn output(command: &mut Command, input: &[u8], within: Duration) -> io::Resu
     })
 }
 
-/// Hands out lines as they come, without their ends; what is no text is replaced, and a line that is
-/// longer than `longest` bytes comes in parts.
-pub fn each_line(from: &mut dyn Read, longest: u64, mut hear: impl FnMut(&str)) {
+/// Calls `on_line` with each line, without its newline. Invalid UTF-8 is replaced, and lines longer
+/// than `longest` bytes are split.
+pub fn each_line(from: &mut dyn Read, longest: u64, mut on_line: impl FnMut(&str)) {
     let mut reader = BufReader::new(from);
     let mut line = Vec::new();
     while (&mut reader)
@@ -58,25 +73,25 @@ pub fn each_line(from: &mut dyn Read, longest: u64, mut hear: impl FnMut(&str)) 
         .is_ok_and(|read| read > 0)
     {
         let text = String::from_utf8_lossy(&line);
-        hear(text.trim_end_matches(['\n', '\r']));
+        on_line(text.trim_end_matches(['\n', '\r']));
         line.clear();
     }
 }
 
-/// When a program is ended that has not ended by itself.
+/// When a running program is killed.
 pub struct Limit<'a> {
     until: Duration,
     stop: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl<'a> Limit<'a> {
-    /// Allows so much time, and less when `stop` says that it is enough.
+    /// Limits the time to `within`, or less if `stop` returns true.
     pub fn new(within: Duration, stop: &'a (dyn Fn() -> bool + Sync)) -> Self {
         let until = monotonic().saturating_add(within);
         Self { until, stop }
     }
 
-    /// Tells whether `stop` said that it is enough.
+    /// Returns whether `stop` returned true.
     pub fn is_stopped(&self) -> bool {
         (self.stop)()
     }
@@ -85,8 +100,8 @@ impl<'a> Limit<'a> {
         monotonic() >= self.until || self.is_stopped()
     }
 
-    /// Runs a command whose pipes are set up: writes its input, and reads what it prints. `None`
-    /// when the limit was reached, and it was ended.
+    /// Runs a command whose pipes are set up: writes its input, and reads its output. `None` if the
+    /// limit was reached and it was killed.
     pub fn run<A: Send, B: Send>(
         &self,
         command: &mut Command,
@@ -101,14 +116,14 @@ impl<'a> Limit<'a> {
             let err = scope.spawn(|| err(&mut self.bounded(stderr)));
             let out = scope.spawn(|| out(&mut self.bounded(stdout)));
             if let Some(stdin) = stdin {
-                // One that does not read to the end says itself what it misses.
+                // A program that does not read all of its input is not an error.
                 _ = self.write(stdin, input);
             }
             (out.join(), err.join())
         });
         let (Ok(out), Ok(err)) = (out, err) else {
-            self.end(&mut child)?;
-            return Err(io::Error::other("nothing could be read"));
+            self.kill(&mut child)?;
+            return Err(io::Error::other("cannot read the output"));
         };
         Ok(self.wait(&mut child)?.map(|status| (status, out, err)))
     }
@@ -134,7 +149,7 @@ impl<'a> Limit<'a> {
         false
     }
 
-    /// Writes all that is read until the limit is reached.
+    /// Writes the input until the limit is reached.
     fn write(&self, mut pipe: ChildStdin, mut bytes: &[u8]) -> io::Result<()> {
         let flags = fcntl_getfl(&pipe)?;
         fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?;
@@ -148,10 +163,11 @@ impl<'a> Limit<'a> {
         Ok(())
     }
 
-    /// Waits until a program has ended; `None` when the limit was reached, and it was ended.
+    /// Waits until a program has exited; `None` if the limit was reached and it was killed.
     fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
         let reported = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
-        // First the limit: one that ended because nobody reads any more has not said everything.
+        // The limit is checked first: a program that exited because its pipes were closed has
+        // incomplete output.
         while !self.is_reached() {
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status));
@@ -161,12 +177,12 @@ impl<'a> Limit<'a> {
                 Err(_) => std::thread::sleep(ENDING),
             }
         }
-        self.end(child)?;
+        self.kill(child)?;
         Ok(None)
     }
 
-    /// Ends a program, with its children when it has a process group of its own.
-    fn end(&self, child: &mut Child) -> io::Result<()> {
+    /// Kills a program, and its children if it has its own process group.
+    fn kill(&self, child: &mut Child) -> io::Result<()> {
         let pid = Pid::from_child(child);
         if getpgid(Some(pid)) == Ok(pid) {
             _ = kill_process_group(pid, Signal::KILL);
@@ -210,34 +226,34 @@ mod tests {
     }
 
     #[test]
-    fn a_program_reads_its_input_and_what_it_prints_comes_back() {
+    fn input_is_written_and_output_is_returned() {
         let minute = Duration::from_secs(60);
         let script = "cat; echo no >&2; exit 3";
         let ended = output(&mut shell(script), b"hello", minute).expect("it runs");
         let printed = (ended.stdout.as_slice(), ended.stderr.as_slice());
         assert_eq!(printed, (&b"hello"[..], &b"no\n"[..]));
         assert_eq!(ended.status.code(), Some(3));
-        // One that does not read is no fault, however much it is given.
+        // Not reading the input is not an error, however large it is.
         let many = vec![0; 1 << 20];
         output(&mut shell("exec true"), &many, minute).expect("it runs");
     }
 
     #[test]
-    fn a_program_that_hangs_is_ended_with_its_children_and_named() {
+    fn a_program_that_hangs_is_killed_with_its_children_and_named() {
         let directory = tempfile::tempdir().expect("a directory");
         let note = directory.path().join("child");
         let script = format!("sleep 1000 & echo $! > {}; wait", note.display());
         for script in [script.as_str(), "exec >&- 2>&-; exec sleep 1000"] {
             let mut hanging = shell(script);
             hanging.process_group(0);
-            let error = output(&mut hanging, b"", Duration::from_secs(1)).expect_err("late");
+            let error = output(&mut hanging, b"", Duration::from_secs(1)).expect_err("timed out");
             assert_eq!(error.kind(), ErrorKind::TimedOut);
             let text = error.to_string();
             assert_eq!(text, "`sh` did not end within 1 s, and was killed");
         }
         let child = fs_err::read_to_string(note).expect("it began");
         let stat = fs_err::read_to_string(format!("/proc/{}/stat", child.trim()));
-        // Gone, or on its way.
+        // Killed, or being killed.
         assert!(stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z ")));
     }
 }

@@ -1,5 +1,5 @@
-//! Locks of files that other processes have: waited for until a deadline, and no longer when a
-//! person asks to stop. Whoever calls this may wait: never the runtime.
+//! File locks with a deadline. A wait also ends when the user interrupts the run. These functions
+//! block: never call them on the runtime.
 
 use std::fs::{File, TryLockError};
 use std::io::{Error, ErrorKind, Result};
@@ -9,19 +9,18 @@ use std::time::Duration;
 use crate::limit::monotonic;
 use crate::stop;
 
-/// How often a lock is tried: often at first, since most are held for a moment.
+/// Pauses between attempts: short at first, since most locks are held briefly.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
-/// Nearly every lock is given up by then. After it a lock is tried less often, whoever waits says so,
-/// and the wait ends when a person asks to stop.
-const A_MOMENT: Duration = Duration::from_millis(500);
+/// Nearly every lock is released within this time. Afterwards it is tried less often, the wait is
+/// reported, and the user can interrupt it.
+const SHORT_WAIT: Duration = Duration::from_millis(500);
 
-/// Takes the lock of a file. `waiting` is told once who has it, when that takes longer than a
-/// moment.
-pub fn lock(file: &File, within: Duration, waiting: impl FnOnce(&str)) -> Result<()> {
-    wait(file, File::try_lock, within, waiting)
+/// Locks a file. `on_wait` is called once with the holder if that takes longer than 500 ms.
+pub fn lock(file: &File, within: Duration, on_wait: impl FnOnce(&str)) -> Result<()> {
+    wait(file, File::try_lock, within, on_wait)
 }
 
-/// Takes a lock of a file that others may share.
+/// Locks a file for shared use.
 pub fn lock_shared(file: &File, within: Duration) -> Result<()> {
     wait(file, File::try_lock_shared, within, |_| ())
 }
@@ -30,10 +29,10 @@ fn wait(
     file: &File,
     take: impl Fn(&File) -> std::result::Result<(), TryLockError>,
     within: Duration,
-    waiting: impl FnOnce(&str),
+    on_wait: impl FnOnce(&str),
 ) -> Result<()> {
     let begun = monotonic();
-    let mut waiting = Some(waiting);
+    let mut on_wait = Some(on_wait);
     loop {
         match take(file) {
             Ok(()) => return Ok(()),
@@ -42,26 +41,26 @@ fn wait(
         }
         let waited = monotonic().saturating_sub(begun);
         if waited >= within {
-            return Err(late(file, within));
+            return Err(timeout_error(file, within));
         }
-        if waited < A_MOMENT {
+        if waited < SHORT_WAIT {
             std::thread::sleep(PAUSES[0]);
             continue;
         }
-        if let Some(waiting) = waiting.take() {
-            waiting(&format!("a lock held by {}", holder(file)));
+        if let Some(on_wait) = on_wait.take() {
+            on_wait(&format!("a lock held by {}", holder(file)));
         }
         stop::pause(PAUSES[1])?;
     }
 }
 
-/// Returns the error of a lock that was waited for in vain.
-pub fn late(file: &File, within: Duration) -> Error {
+/// Returns the error for a lock that was not released in time.
+pub fn timeout_error(file: &File, within: Duration) -> Error {
     let text = format!("locked by {}; waited {} s", holder(file), within.as_secs());
     Error::new(ErrorKind::TimedOut, text)
 }
 
-/// Returns who has the lock of a file, as the kernel knows it.
+/// Returns the process that holds the lock of a file, from `/proc/locks`.
 pub fn holder(file: &File) -> String {
     let unknown = || "another process".to_owned();
     let Ok(inode) = file.metadata().map(|data| data.ino()) else {
@@ -70,10 +69,10 @@ pub fn holder(file: &File) -> String {
     let locks = fs_err::read_to_string("/proc/locks").unwrap_or_default();
     let mut holders = locks.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, pid, place, ..] = words[..] else {
+        let [_, "FLOCK", _, _, pid, device_and_inode, ..] = words[..] else {
             return None;
         };
-        let found = place.rsplit(':').next()?.parse() == Ok(inode);
+        let found = device_and_inode.rsplit(':').next()?.parse() == Ok(inode);
         found.then(|| pid.parse::<u32>().ok()).flatten()
     });
     let Some(pid) = holders.find(|pid| *pid > 0) else {
@@ -81,7 +80,7 @@ pub fn holder(file: &File) -> String {
     };
     match fs_err::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("process {pid} ({})", name.trim()),
-        // Programs that it started have the file open.
+        // Child processes of it still have the file open.
         Err(_) => format!("a program that process {pid} started, which has ended"),
     }
 }
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_of_someone_else_is_waited_for_and_its_holder_is_named() {
+    fn waiting_for_a_lock_reports_its_holder() {
         let held = tempfile::NamedTempFile::new().expect("a file");
         let again = || {
             fs_err::File::open(held.path())
@@ -102,10 +101,10 @@ mod tests {
                 .0
         };
         lock(held.as_file(), Duration::ZERO, |_| ()).expect("free");
-        let told = Mutex::new(Vec::new());
-        let say = |who: &str| told.lock().expect("unpoisoned").push(who.to_owned());
-        let within = A_MOMENT * 4;
-        let error = lock(&again(), within, say).expect_err("held");
+        let reported = Mutex::new(Vec::new());
+        let report = |holder: &str| reported.lock().expect("unpoisoned").push(holder.to_owned());
+        let within = SHORT_WAIT * 4;
+        let error = lock(&again(), within, report).expect_err("held");
         let own = format!("process {} (", std::process::id());
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         let text = error.to_string();
@@ -113,15 +112,18 @@ mod tests {
             text.contains(&own) && text.ends_with("; waited 2 s"),
             "{text}"
         );
-        let told = told.into_inner().expect("unpoisoned");
-        assert!(told.len() == 1 && told[0].contains(&own), "{told:?}");
+        let reported = reported.into_inner().expect("unpoisoned");
+        assert!(
+            reported.len() == 1 && reported[0].contains(&own),
+            "{reported:?}"
+        );
         assert!(lock_shared(&again(), Duration::ZERO).is_err());
-        held.as_file().unlock().expect("given up");
+        held.as_file().unlock().expect("released");
         lock_shared(&again(), Duration::ZERO).expect("free");
     }
 
     #[test]
-    fn a_lock_that_is_given_up_is_taken() {
+    fn a_lock_is_taken_once_it_is_released() {
         let held = tempfile::NamedTempFile::new().expect("a file");
         let other = fs_err::File::open(held.path())
             .expect("open")
@@ -130,7 +132,7 @@ mod tests {
         lock(held.as_file(), Duration::ZERO, |_| ()).expect("free");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| lock(&other, Duration::from_secs(60), |_| ()));
-            held.as_file().unlock().expect("given up");
+            held.as_file().unlock().expect("released");
             waits.join().expect("no panic").expect("taken");
         });
     }

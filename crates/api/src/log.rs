@@ -69,7 +69,7 @@ pub fn start(settings: &LogSettings) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells whether any thread or task has panicked.
+/// Returns whether any thread or task has panicked.
 pub fn has_panicked() -> bool {
     PANICKED.load(Ordering::Relaxed)
 }
@@ -103,13 +103,13 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Tells whether stderr is the stream that `JOURNAL_STREAM` names: device and inode.
+/// Returns whether stderr is the stream that `JOURNAL_STREAM` names: device and inode.
 fn is_stderr(stream: &str) -> bool {
     rustix::fs::fstat(io::stderr())
         .is_ok_and(|stat| format!("{}:{}", stat.st_dev, stat.st_ino) == stream)
 }
 
-/// Writes each line of the log to where it belongs.
+/// Writes log lines to the file, the journal or stderr.
 struct Sink {
     journal: bool,
 }

@@ -1,7 +1,6 @@
-//! Looks at a server's certificate without trusting it, so that a person can.
+//! Reads the fingerprint of a server's certificate without trusting it. A user can then verify it.
 //!
-//! In: a host and a port. Out: the fingerprint of the certificate found there.
-//! Never: a byte sent after the certificate was seen; the handshake always fails.
+//! The handshake always fails after the certificate was received, so no data is ever sent.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,12 +11,12 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
 use crate::trust::{Fingerprint, provider};
-use crate::verifier::{Shown, Verifier};
+use crate::verifier::{PresentedCertificate, Verifier};
 
-/// How long to wait for a server that does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for a server that does not respond.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no fingerprint.
+/// Why the fingerprint could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The server was not reached.
@@ -30,7 +29,7 @@ pub enum ProbeError {
         /// Why.
         source: io::Error,
     },
-    /// What answers is not TLS.
+    /// The server does not use TLS.
     #[error("{host} port {port} does not speak TLS")]
     NotTls {
         /// The host.
@@ -40,7 +39,7 @@ pub enum ProbeError {
     },
 }
 
-/// Returns the fingerprint of the certificate that a server shows.
+/// Returns the fingerprint of the certificate of a server.
 pub fn fingerprint(host: &str, port: u16) -> Result<Fingerprint, ProbeError> {
     let reach = |source| ProbeError::Reach {
         host: host.to_owned(),
@@ -51,30 +50,30 @@ pub fn fingerprint(host: &str, port: u16) -> Result<Fingerprint, ProbeError> {
         host: host.to_owned(),
         port,
     };
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let address = (bare, port).to_socket_addrs().map_err(reach)?.next();
+    let host_name = host.trim_start_matches('[').trim_end_matches(']');
+    let address = (host_name, port).to_socket_addrs().map_err(reach)?.next();
     let address = address.ok_or_else(|| reach(io::Error::other("the name has no address")))?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(reach)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(reach)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(reach)?;
-    let seen = Arc::new(Mutex::new(None));
-    let look = Arc::clone(&seen);
-    // Remembers the certificate and refuses it.
-    let look = Verifier::new(provider(), move |shown: &Shown<'_>| {
-        let found = Some(Fingerprint::of(shown.certificate));
-        *look.lock().unwrap_or_else(PoisonError::into_inner) = found;
-        Err(rustls::Error::General("only looking".to_owned()))
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(reach)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(reach)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(reach)?;
+    let fingerprint = Arc::new(Mutex::new(None));
+    let recorded = Arc::clone(&fingerprint);
+    // Records the certificate and rejects it.
+    let verifier = Verifier::new(provider(), move |presented: &PresentedCertificate<'_>| {
+        let found = Some(Fingerprint::of(presented.certificate));
+        *recorded.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        Err(rustls::Error::General("certificate recorded".to_owned()))
     });
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|_| not_tls())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(look))
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    let name = ServerName::try_from(bare.to_owned()).map_err(|_| not_tls())?;
+    let name = ServerName::try_from(host_name.to_owned()).map_err(|_| not_tls())?;
     let mut connection = ClientConnection::new(Arc::new(config), name).map_err(|_| not_tls())?;
-    // It always fails: what matters is what was seen before.
+    // The handshake always fails: the verifier has recorded the certificate and rejected it.
     _ = connection.complete_io(&mut stream);
-    let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
-    seen.ok_or_else(not_tls)
+    let fingerprint = *fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
+    fingerprint.ok_or_else(not_tls)
 }

@@ -1,4 +1,4 @@
-//! What a driver publishes for a server: signed specs, and what the server must know of the site.
+//! The files that a driver publishes for a server: signed specs, keys and information on the site.
 //!
 //! Flow: the driver writes a directory; the server reads it at start and on reload, and never
 //! writes there.
@@ -7,12 +7,18 @@
 //! read it, since `secrets.json` has the keys that tokens are verified with.
 //! When it goes wrong: a file that cannot be used is reported by name and not served; the others are.
 
-use std::collections::BTreeMap;
+mod repo;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use homestak_core::doc::address::Cidr;
+use homestak_core::doc::manifest::Mode;
+use homestak_core::hex;
 use homestak_core::observed::GuestUuid;
+use homestak_core::resolve::trigger::ServerTrigger;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -21,13 +27,24 @@ use crate::certificate::Credential;
 use crate::durable::{self, Access};
 use crate::signature::{Purpose, SignatureError, SitePublicKey, verify};
 
+pub use repo::{PublishedPack, PublishedRepo, WORKING, is_repo_name};
+
+/// The bit that gives new files the group of their directory.
+const SETGID: u32 = 0o2000;
+
 const SITE: &str = "site.json";
 const SECRETS: &str = "secrets.json";
 const SPECS: &str = "specs";
 const AGENTS: &str = "agents";
+const WITHDRAWN: &str = "withdrawn";
+/// How the name of an agent's signed statement ends.
+const STATEMENT: &str = ".signed";
 
 /// The header that carries the signed statement of a spec.
 pub const STATEMENT_HEADER: &str = "homestak-statement";
+
+/// Why the spec of a guest that was destroyed is withdrawn, and its node revoked.
+pub const DESTROYED: &str = "destroyed";
 
 /// What the site's key signs of a spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +84,10 @@ pub struct AgentStatement {
     pub sha256: String,
     /// Its size in bytes.
     pub size: u64,
+    /// Rises with every program that is published; a node refuses lower ones, so that a server cannot
+    /// bring an older one back. 0 in statements of earlier versions.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 /// How a node proves itself at its first contact, beside a provisioning token.
@@ -96,8 +117,36 @@ pub struct PublishedSpec {
     pub token_sha256: Option<String>,
     /// Whether a provisioning token is valid for one request only.
     pub single_use: bool,
-    /// The provisioning token that was issued for the node.
+    /// The provisioning token that was issued for the node, until the driver saw it used.
     pub token: Option<IssuedToken>,
+    /// Whether a provisioning token was issued for the node at any time, or it has enrolled: the network
+    /// is then no proof, also for a server that lost its registry. Absent in what earlier drivers
+    /// published, who may have removed a token that was used.
+    #[serde(default = "yes")]
+    pub had_token: bool,
+    /// Set when the operator revoked the node: a server that lost its registry still refuses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<PublishedRevocation>,
+    /// Who starts the configuration of the node, for the driver; a server ignores it. Absent in what
+    /// older drivers published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// The trigger that the server handles. A job of it only has the node fetch and apply this spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<ServerTrigger>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A node that was revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedRevocation {
+    /// When, in seconds since 1970.
+    pub at: i64,
+    /// Why.
+    pub reason: String,
 }
 
 /// A provisioning token that was issued; the token itself is not published.
@@ -111,7 +160,7 @@ pub struct IssuedToken {
     pub expires: i64,
 }
 
-/// What a server must know of its site, and everyone may.
+/// Public information on a site that its server needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteInfo {
     /// The site's id.
@@ -120,12 +169,19 @@ pub struct SiteInfo {
     pub keys: Vec<SitePublicKey>,
     /// Operators: fingerprints of their client certificates, with a name.
     pub operators: BTreeMap<String, String>,
+    /// Names of the site's specs.
+    #[serde(default)]
+    pub specs: BTreeSet<String>,
     /// Networks from which [`FirstContact::Network`] is accepted.
     pub trusted_networks: Vec<String>,
+    /// Names and addresses in the URLs that nodes use, for the certificate of the server. Empty in what
+    /// earlier drivers published.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub server_names: Vec<String>,
 }
 
 impl SiteInfo {
-    /// Tells whether an address is in one of the trusted networks.
+    /// Returns whether an address is in one of the trusted networks.
     pub fn trusts(&self, address: std::net::IpAddr) -> bool {
         let networks = self.trusted_networks.iter();
         let mut networks = networks.filter_map(|network| Cidr::parse(network));
@@ -133,7 +189,7 @@ impl SiteInfo {
     }
 }
 
-/// What only the server may know. There is no `Debug`.
+/// Secrets of the server. There is no `Debug`.
 #[derive(Serialize, Deserialize)]
 pub struct ServerSecrets {
     /// The key of tokens of version 1, in hexadecimal; they are refused when there is none.
@@ -142,6 +198,12 @@ pub struct ServerSecrets {
     pub token_keys: BTreeMap<String, zeroize::Zeroizing<String>>,
     /// What certificates of nodes are issued with.
     pub intermediate: Credential,
+    /// SHA-256 of the token for repositories, in hexadecimal; none are served without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo_token_sha256: Option<String>,
+    /// Secrets of webhooks by name, as the site's secrets have them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub webhooks: BTreeMap<String, zeroize::Zeroizing<String>>,
 }
 
 /// A directory that a driver publishes to.
@@ -150,14 +212,16 @@ pub struct PublishDirectory(PathBuf);
 
 /// Everything that was published.
 pub struct Published {
-    /// What everyone may know of the site.
+    /// Public information on the site.
     pub site: SiteInfo,
-    /// What only the server may know.
+    /// Secrets of the server.
     pub secrets: ServerSecrets,
     /// Specs by the guest's UUID.
     pub specs: BTreeMap<GuestUuid, (SpecStatement, PublishedSpec)>,
-    /// Agents by architecture: the signed statement, what it says, and the program's file.
+    /// Agents by architecture: the signed statement, its content, and the program's file.
     pub agents: BTreeMap<String, (String, AgentStatement, PathBuf)>,
+    /// Guests whose spec was withdrawn, and not published again.
+    pub withdrawn: BTreeMap<GuestUuid, PublishedRevocation>,
     /// Files that could not be used, with the reason.
     pub unusable: Vec<(PathBuf, String)>,
 }
@@ -173,12 +237,12 @@ impl PublishDirectory {
         &self.0
     }
 
-    /// Tells whether anything was published.
+    /// Returns whether anything was published.
     pub fn exists(&self) -> bool {
         self.0.join(SITE).exists()
     }
 
-    /// Writes what the server must know of the site.
+    /// Writes the information on the site and the secrets of the server.
     pub fn put_site(&self, site: &SiteInfo, secrets: &ServerSecrets) -> io::Result<()> {
         self.put(Path::new(SECRETS), secrets)?;
         // Last: a directory with it is complete.
@@ -193,35 +257,173 @@ impl PublishDirectory {
         }
     }
 
-    /// Writes the spec of a guest.
-    pub fn put_spec(&self, uuid: &GuestUuid, spec: &PublishedSpec) -> io::Result<()> {
-        self.put(&spec_file(uuid), spec)
+    /// Returns the spec of a guest, to be replaced: one that is damaged counts as missing.
+    pub fn spec_to_replace(&self, uuid: &GuestUuid) -> io::Result<Option<PublishedSpec>> {
+        match self.spec(uuid) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+            found => found,
+        }
     }
 
-    /// Removes the spec of a guest; one that is not there is no error.
+    /// Returns whether a guest has a published spec, usable or not.
+    pub fn has_spec(&self, uuid: &GuestUuid) -> bool {
+        self.0.join(spec_file(uuid)).exists()
+    }
+
+    /// Writes the spec of a guest. It is no longer withdrawn then: another guest has its UUID, or it
+    /// fetches its spec again.
+    pub fn put_spec(&self, uuid: &GuestUuid, spec: &PublishedSpec) -> io::Result<()> {
+        self.put(&spec_file(uuid), spec)?;
+        self.remove(&withdrawn_file(uuid))
+    }
+
+    /// Removes the spec of a guest, if it exists.
     pub fn remove_spec(&self, uuid: &GuestUuid) -> io::Result<()> {
-        match fs_err::remove_file(self.0.join(spec_file(uuid))) {
+        self.remove(&spec_file(uuid))
+    }
+
+    /// Removes the spec of a guest, and has the next server that reads this revoke its node.
+    pub fn withdraw_spec(&self, uuid: &GuestUuid, why: &PublishedRevocation) -> io::Result<()> {
+        // First: it does not count while the spec is there, and nobody would write it afterwards.
+        self.put(&withdrawn_file(uuid), why)?;
+        self.remove_spec(uuid)
+    }
+
+    fn remove(&self, file: &Path) -> io::Result<()> {
+        match fs_err::remove_file(self.0.join(file)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
+    /// Returns the guests whose spec was withdrawn. A file that cannot be read is left out: its guest
+    /// has no spec, which is enough to refuse it.
+    fn withdrawn(&self) -> io::Result<BTreeMap<GuestUuid, PublishedRevocation>> {
+        let mut withdrawn = BTreeMap::new();
+        for path in self.files(WITHDRAWN)? {
+            let name = path.file_stem().and_then(|name| name.to_str());
+            if let Some(guest) = name.and_then(GuestUuid::new)
+                && !self.has_spec(&guest)
+                && let Ok(why) = read(&path)
+            {
+                withdrawn.insert(guest, why);
+            }
+        }
+        Ok(withdrawn)
+    }
+
+    /// Returns the published specs of all guests, as they are. Files that cannot be read are left out.
+    pub fn specs(&self) -> io::Result<Vec<PublishedSpec>> {
+        let files = self.files(SPECS)?;
+        Ok(files.iter().filter_map(|file| read(file).ok()).collect())
+    }
+
+    /// Returns the published statements of agents, by architecture.
+    pub fn agents(&self) -> io::Result<Vec<(String, String)>> {
+        let mut agents = Vec::new();
+        for path in self.files(AGENTS)? {
+            let name = path.file_name().and_then(|name| name.to_str());
+            if let Some(architecture) = name.and_then(|name| name.strip_suffix(STATEMENT)) {
+                agents.push((architecture.to_owned(), fs_err::read_to_string(&path)?));
+            }
+        }
+        Ok(agents)
+    }
+
+    /// Writes the signed statement of an agent whose program is published.
+    pub fn put_agent_statement(&self, architecture: &str, statement: &str) -> io::Result<()> {
+        let file = Path::new(AGENTS).join(format!("{architecture}{STATEMENT}"));
+        self.write(&file, statement.as_bytes())
+    }
+
+    /// Returns the paths of all files, relative to the directory, in the order in which they are
+    /// written: what a statement is about comes before it.
+    pub fn all_files(&self) -> io::Result<Vec<PathBuf>> {
+        let mut all = self.repo_files()?;
+        all.extend(self.small_files()?);
+        Ok(all)
+    }
+
+    /// Returns the paths of all files but those of repositories.
+    fn small_files(&self) -> io::Result<Vec<PathBuf>> {
+        let mut all = [SECRETS, SITE].map(PathBuf::from).to_vec();
+        all.retain(|file| self.0.join(file).exists());
+        for directory in [AGENTS, WITHDRAWN, SPECS] {
+            let files = self.files(directory)?;
+            let names = files.iter().filter_map(|file| file.file_name());
+            all.extend(names.map(|name| Path::new(directory).join(name)));
+        }
+        Ok(all)
+    }
+
+    /// Makes this directory equal to another. Files are replaced one by one, each whole. Returns
+    /// whether anything was different.
+    pub fn copy_from(&self, other: &Self) -> io::Result<bool> {
+        let mut is_changed = self.copy_repos_from(other)?;
+        let files = other.small_files()?;
+        for file in &files {
+            let content = match fs_err::read(other.0.join(file)) {
+                // Removed since: whoever removed it copies again.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                content => content?,
+            };
+            if fs_err::read(self.0.join(file)).ok().as_ref() != Some(&content) {
+                self.write(file, &content)?;
+                is_changed = true;
+            }
+        }
+        for file in self.small_files()? {
+            if !files.contains(&file) {
+                fs_err::remove_file(self.0.join(file))?;
+                is_changed = true;
+            }
+        }
+        Ok(is_changed)
+    }
+
+    /// Returns the published statement of the agent for an architecture, if it is one of the site's.
+    pub fn agent(&self, architecture: &str, keys: &[SitePublicKey]) -> Option<AgentStatement> {
+        let file = self
+            .0
+            .join(AGENTS)
+            .join(format!("{architecture}{STATEMENT}"));
+        let text = fs_err::read_to_string(file).ok()?;
+        verify(Purpose::Agent, &text, keys).ok()
+    }
+
     /// Writes an agent's program and its signed statement.
     pub fn put_agent(&self, architecture: &str, program: &[u8], statement: &str) -> io::Result<()> {
-        let directory = self.0.join(AGENTS);
-        durable::create_private(&directory)?;
-        durable::write(&directory.join(architecture), program, Access::PRIVATE)?;
-        let statement_file = directory.join(format!("{architecture}.signed"));
-        durable::write(&statement_file, statement.as_bytes(), Access::PRIVATE)
+        self.write(&Path::new(AGENTS).join(architecture), program)?;
+        self.put_agent_statement(architecture, statement)
     }
 
     fn put(&self, file: &Path, value: &impl Serialize) -> io::Result<()> {
-        let path = self.0.join(file);
-        if let Some(parent) = path.parent() {
-            durable::create_private(parent)?;
-        }
         let text = serde_json::to_string_pretty(value).map_err(io::Error::other)?;
-        durable::write(&path, text.as_bytes(), Access::PRIVATE)
+        self.write(file, text.as_bytes())
+    }
+
+    /// Writes a file that only its owner can read. In a directory with the setgid bit, its group can
+    /// as well: that of a server with a user of its own.
+    fn write(&self, file: &Path, content: &[u8]) -> io::Result<()> {
+        let path = self.0.join(file);
+        let parent = path.parent().unwrap_or(&self.0);
+        durable::create_private(&self.0)?;
+        let root = fs_err::metadata(&self.0)?;
+        if root.mode() & SETGID == 0 {
+            durable::create_private(parent)?;
+            return durable::write(&path, content, Access::PRIVATE);
+        }
+        if !parent.exists() {
+            durable::create_private(parent)?;
+            std::os::unix::fs::chown(parent, None, Some(root.gid()))?;
+            let mode = std::fs::Permissions::from_mode(SETGID | 0o750);
+            fs_err::set_permissions(parent, mode)?;
+        }
+        let access = Access {
+            mode: 0o640,
+            owner: Some((root.uid(), root.gid())),
+        };
+        durable::write(&path, content, access)
     }
 
     /// Reads everything. Specs and agents that cannot be used are listed, not served.
@@ -231,6 +433,7 @@ impl PublishDirectory {
         let mut published = Published {
             specs: BTreeMap::new(),
             agents: BTreeMap::new(),
+            withdrawn: self.withdrawn()?,
             unusable: Vec::new(),
             site,
             secrets,
@@ -305,8 +508,7 @@ pub fn verify_spec(
 
 /// Returns the SHA-256 of bytes in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&Sha256::digest(bytes))
 }
 
 fn verified_spec(path: &Path, site: &SiteInfo) -> Result<(SpecStatement, PublishedSpec), String> {
@@ -332,6 +534,10 @@ fn spec_file(uuid: &GuestUuid) -> PathBuf {
     Path::new(SPECS).join(format!("{}.json", uuid.as_str()))
 }
 
+fn withdrawn_file(uuid: &GuestUuid) -> PathBuf {
+    Path::new(WITHDRAWN).join(format!("{}.json", uuid.as_str()))
+}
+
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     let bytes = fs_err::read(path)?;
     serde_json::from_slice(&bytes).map_err(|error| {
@@ -343,100 +549,4 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use jiff::Timestamp;
-
-    use super::*;
-    use crate::signature::SiteKey;
-
-    fn uuid() -> GuestUuid {
-        GuestUuid::new("11111111-1111-4111-8111-111111111111").expect("a UUID")
-    }
-
-    fn signed(key: &SiteKey, site: &str, body: &str) -> PublishedSpec {
-        let statement = SpecStatement {
-            site: site.to_owned(),
-            manifest: "lab".to_owned(),
-            host: "local".to_owned(),
-            node: "web".to_owned(),
-            uuid: uuid(),
-            generation: 1,
-            issued: 1_800_000_000,
-            sha256: sha256(body.as_bytes()),
-            servers: Vec::new(),
-            fingerprints: Vec::new(),
-            keys: vec![key.public()],
-        };
-        PublishedSpec {
-            statement: key.sign(Purpose::Spec, &statement).expect("signed"),
-            spec: "base".to_owned(),
-            body: body.to_owned(),
-            first_contact: FirstContact::NodeToken,
-            token_sha256: None,
-            single_use: false,
-            token: None,
-        }
-    }
-
-    fn directory(key: &SiteKey) -> (tempfile::TempDir, PublishDirectory) {
-        let root = tempfile::tempdir().expect("a directory");
-        let directory = PublishDirectory::new(root.path());
-        let now = Timestamp::from_second(1_800_000_000).expect("a time");
-        let site = SiteInfo {
-            site: "s".to_owned(),
-            keys: vec![key.public()],
-            operators: BTreeMap::new(),
-            trusted_networks: vec!["127.0.0.0/8".to_owned()],
-        };
-        let secrets = ServerSecrets {
-            signing_key: None,
-            token_keys: BTreeMap::new(),
-            intermediate: Credential::authority("s", now).expect("an authority"),
-        };
-        directory.put_site(&site, &secrets).expect("written");
-        (root, directory)
-    }
-
-    #[test]
-    fn what_was_published_is_read_back_and_removed() {
-        let key = SiteKey::generate().expect("a key");
-        let (_root, directory) = directory(&key);
-        let spec = signed(&key, "s", "{}");
-        directory.put_spec(&uuid(), &spec).expect("written");
-        let published = directory.read().expect("read");
-        assert_eq!(published.specs[&uuid()].1, spec);
-        assert!(published.unusable.is_empty());
-        assert!(published.site.trusts([127, 0, 0, 9].into()));
-        assert!(!published.site.trusts([10, 0, 0, 9].into()));
-        directory.remove_spec(&uuid()).expect("removed");
-        directory.remove_spec(&uuid()).expect("nothing to do");
-        assert!(directory.read().expect("read").specs.is_empty());
-    }
-
-    #[test]
-    fn a_spec_that_the_site_did_not_sign_is_listed_and_not_served() {
-        let key = SiteKey::generate().expect("a key");
-        let (root, directory) = directory(&key);
-        let mut changed = signed(&key, "s", "{}");
-        changed.body = "{\"more\": 1}".to_owned();
-        let foreign = signed(&SiteKey::generate().expect("a key"), "s", "{}");
-        let other_site = signed(&key, "t", "{}");
-        for spec in [changed, foreign, other_site] {
-            directory.put_spec(&uuid(), &spec).expect("written");
-            let published = directory.read().expect("read");
-            assert!(published.specs.is_empty());
-            assert_eq!(published.unusable.len(), 1);
-        }
-        let renamed = root
-            .path()
-            .join("specs/22222222-2222-4222-8222-222222222222.json");
-        directory
-            .put_spec(&uuid(), &signed(&key, "s", "{}"))
-            .expect("written");
-        fs_err::rename(root.path().join(spec_file(&uuid())), renamed).expect("renamed");
-        fs_err::write(root.path().join("specs/x.json"), "{").expect("written");
-        let published = directory.read().expect("read");
-        assert!(published.specs.is_empty());
-        assert_eq!(published.unusable.len(), 2);
-    }
-}
+mod tests;

@@ -1,21 +1,20 @@
-//! Tasks that are never lost, and the clock they wait by.
-//!
-//! In: futures. Out: tasks that end with the program.
-//! Never: a task that panics unseen.
+//! Background tasks: they end with the program, and a panic in one is logged.
 
 use tokio_util::task::TaskTracker;
 
-pub use crate::clock::{Clock, SharedClock, TestClock, WallClock};
-pub use crate::stop::{LeavableClock, checkpoint, leavable, off, pause, stoppable};
+pub use crate::clock::{Clock, SharedClock, WallClock};
+pub use crate::stop::{
+    InterruptibleClock, checkpoint, interruptible, pause, run_blocking, stoppable,
+};
 
-/// Starts tasks and remembers them, so that shutting down can wait for all.
+/// Starts tasks and tracks them, so that a shutdown can wait for all.
 #[derive(Clone, Debug, Default)]
 pub struct Spawner {
     tasks: TaskTracker,
 }
 
 impl Spawner {
-    /// Starts a task. A panic in it is logged; the others go on.
+    /// Starts a task. A panic in it is logged; other tasks continue.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         // Cancel safety: the tracker only counts; the task itself decides what dropping it means.
         let handle = self.tasks.spawn(task);

@@ -11,6 +11,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use homestak_core::hex;
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::de::DeserializeOwned;
@@ -25,6 +26,8 @@ pub enum Purpose {
     Spec,
     /// The agent's program.
     Agent,
+    /// A job of one node.
+    Job,
 }
 
 impl Purpose {
@@ -32,6 +35,7 @@ impl Purpose {
         match self {
             Self::Spec => "homestak-spec-v1:",
             Self::Agent => "homestak-agent-v1:",
+            Self::Job => "homestak-job-v1:",
         }
     }
 }
@@ -55,7 +59,7 @@ pub enum SignatureError {
     /// It is not two parts of base64url.
     #[error("the signed statement is malformed")]
     Malformed,
-    /// No key of the site made the signature.
+    /// The signature is not by a key of the site.
     #[error("the signature was not made by this site, or the content was changed")]
     Signature,
     /// The signature is valid, and the payload is not what was expected.
@@ -144,11 +148,7 @@ impl SitePublicKey {
 
     /// Returns a short id, for logs and for people who compare keys.
     pub fn id(&self) -> String {
-        let digest = Sha256::digest(self.0);
-        digest[..8]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        hex::encode(&Sha256::digest(self.0)[..8])
     }
 
     /// Returns the key in PEM, as `openssl pkeyutl` reads it.

@@ -1,7 +1,7 @@
-//! Waits that a person can end: whoever waits for something outside lets go when asked to stop.
+//! Waits that the user can interrupt.
 //!
-//! Only waits are left, so that what is done between them is done whole. Work that was left is
-//! work whose outcome is not known; whoever repeats it looks first.
+//! Only waits are interrupted, so that the work between them is complete. The outcome of
+//! interrupted work is unknown: check the state before repeating it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,85 +15,90 @@ use tokio::task::JoinError;
 use crate::clock::{Clock, SharedClock};
 
 tokio::task_local! {
-    /// The wish to stop that holds for the work of this task. It is context, like a span of a log.
+    /// The stop request for the work of this task. It is context, like a tracing span.
     static STOP: Stop;
 }
 
 #[derive(Clone)]
 struct Stop {
-    asked: watch::Receiver<bool>,
-    left: Arc<Notify>,
-    /// Whether a thread ended a wait of the work.
-    ended: Arc<AtomicBool>,
+    requested: watch::Receiver<bool>,
+    interrupted: Arc<Notify>,
+    /// Whether a wait on a blocking thread was interrupted.
+    thread_interrupted: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// Waits until a person asks to stop; for ever when nobody can.
-    async fn asked(&mut self) {
-        if self.asked.wait_for(|asked| *asked).await.is_err() {
+    /// Waits until a stop is requested; for ever if the sender is dropped.
+    async fn requested(&mut self) {
+        if self
+            .requested
+            .wait_for(|requested| *requested)
+            .await
+            .is_err()
+        {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Has the work left: it is dropped where it stands.
-    async fn leave<T>(&self) -> T {
-        self.left.notify_one();
+    /// Interrupts the work: its future is dropped.
+    async fn interrupt<T>(&self) -> T {
+        self.interrupted.notify_one();
         std::future::pending().await
     }
 }
 
-/// Does work whose waits end when `asked` becomes true. `None` when it was left in a wait.
+/// Runs work whose waits are interrupted when `requested` becomes true. `None` if that happened.
 pub async fn stoppable<T>(
-    asked: watch::Receiver<bool>,
+    requested: watch::Receiver<bool>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let left = Arc::new(Notify::new());
+    let interrupted = Arc::new(Notify::new());
     let stop = Stop {
-        asked,
-        left: left.clone(),
-        ended: Arc::default(),
+        requested,
+        interrupted: interrupted.clone(),
+        thread_interrupted: Arc::default(),
     };
     tokio::select! {
         biased;
-        // Cancel safety: the work is dropped only when it has said that it waits.
+        // Cancel safety: the work is dropped only in an interruptible wait.
         done = STOP.scope(stop, work) => Some(done),
-        // Cancel safety: a notice that is not taken stays.
-        () = left.notified() => None,
+        // Cancel safety: a pending notification is kept.
+        () = interrupted.notified() => None,
     }
 }
 
-/// Waits for something, and leaves the work when a person asks to stop: at once, or after `room`,
-/// for what is nearly always over by then.
-pub async fn leavable<T>(room: Duration, wait: impl Future<Output = T>) -> T {
+/// Waits for something. When a stop is requested, the wait is interrupted after `grace`, in which
+/// most waits finish.
+pub async fn interruptible<T>(grace: Duration, wait: impl Future<Output = T>) -> T {
     let Ok(mut stop) = STOP.try_with(Clone::clone) else {
         return wait.await;
     };
-    let asked = async {
-        stop.asked().await;
-        tokio::time::sleep(room).await;
+    let requested = async {
+        stop.requested().await;
+        tokio::time::sleep(grace).await;
     };
     tokio::select! {
         biased;
-        // Cancel safety: it is dropped together with the work it belongs to.
+        // Cancel safety: dropped together with the work it belongs to.
         done = wait => return done,
         // Cancel safety: only a flag and a pause.
-        () = asked => {}
+        () = requested => {}
     }
-    stop.leave().await
+    stop.interrupt().await
 }
 
-/// Leaves the work when a person has asked to stop; for the point before something new is begun.
+/// Interrupts the work if a stop was requested. Call it before starting something new.
 pub async fn checkpoint() {
     if let Ok(stop) = STOP.try_with(Clone::clone)
-        && *stop.asked.borrow()
+        && *stop.requested.borrow()
     {
-        stop.leave::<()>().await;
+        stop.interrupt::<()>().await;
     }
 }
 
-/// Does work that waits by itself, for a program, a lock or a disk, on a thread that may. It belongs
-/// to what the caller belongs to; a caller that is dropped does not stop it.
-pub async fn off<T: Send + 'static>(
+/// Runs blocking work (a program, a lock, a disk) on a separate thread, in the context of the current
+/// task. Dropping the future does not stop it.
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     let span = tracing::Span::current();
@@ -102,33 +107,37 @@ pub async fn off<T: Send + 'static>(
         return tokio::task::spawn_blocking(work).await;
     };
     let own = stop.clone();
-    // Cancel safety: the thread goes on, and nobody takes the result.
+    // Cancel safety: the thread continues, and its result is discarded.
     let done = tokio::task::spawn_blocking(move || STOP.sync_scope(own, work)).await;
-    if stop.ended.load(Ordering::Relaxed) {
-        stop.leave::<()>().await;
+    if stop.thread_interrupted.load(Ordering::Relaxed) {
+        stop.interrupt::<()>().await;
     }
     done
 }
 
-/// Pauses a thread between two looks. An error when a person has asked to stop: whoever waits there
-/// returns at once then, since the work it belongs to is left and nobody looks at what it returns.
+/// Pauses a blocking thread between two polls. An error if a stop was requested: the caller then
+/// returns immediately, and its result is discarded.
 pub fn pause(duration: Duration) -> std::io::Result<()> {
-    let asked = STOP.try_with(|stop| {
-        let asked = *stop.asked.borrow();
-        stop.ended.fetch_or(asked, Ordering::Relaxed);
-        asked
+    let requested = STOP.try_with(|stop| {
+        let requested = *stop.requested.borrow();
+        stop.thread_interrupted
+            .fetch_or(requested, Ordering::Relaxed);
+        requested
     });
-    if asked.unwrap_or(false) {
-        return Err(std::io::Error::new(std::io::ErrorKind::Interrupted, "left"));
+    if requested.unwrap_or(false) {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::Interrupted,
+            "interrupted",
+        ));
     }
     std::thread::sleep(duration);
     Ok(())
 }
 
-/// A clock whose waits are left when a person asks to stop.
-pub struct LeavableClock(SharedClock);
+/// A clock whose waits are interrupted when a stop is requested.
+pub struct InterruptibleClock(SharedClock);
 
-impl LeavableClock {
+impl InterruptibleClock {
     /// Wraps a clock.
     pub fn shared(clock: SharedClock) -> SharedClock {
         Arc::new(Self(clock))
@@ -136,13 +145,13 @@ impl LeavableClock {
 }
 
 #[async_trait]
-impl Clock for LeavableClock {
+impl Clock for InterruptibleClock {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
 
     async fn sleep(&self, duration: Duration) {
-        leavable(Duration::ZERO, self.0.sleep(duration)).await;
+        interruptible(Duration::ZERO, self.0.sleep(duration)).await;
     }
 }
 
@@ -159,66 +168,67 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
-    async fn a_wait_is_left_when_asked_and_what_is_done_before_it_is_done_whole() {
-        let (ask, asked) = watch::channel(false);
-        let clock = LeavableClock::shared(Arc::new(WallClock));
+    async fn a_wait_is_interrupted_and_the_work_before_it_is_complete() {
+        let (request, requested) = watch::channel(false);
+        let clock = InterruptibleClock::shared(Arc::new(WallClock));
         let done = AtomicBool::new(false);
         let work = async {
-            // Not a wait: it goes on although a person has asked.
+            // Not a wait: it continues although a stop was requested.
             yield_now().await;
             done.store(true, Ordering::SeqCst);
             clock.sleep(HOUR).await;
         };
-        ask.send_replace(true);
-        assert_eq!(stoppable(asked, work).await, None);
+        request.send_replace(true);
+        assert_eq!(stoppable(requested, work).await, None);
         assert!(done.load(Ordering::SeqCst));
     }
 
     #[tokio::test]
-    async fn a_wait_that_has_begun_is_left_when_someone_asks() {
-        let (ask, asked) = watch::channel(false);
-        let work = leavable(Duration::ZERO, pending::<()>());
-        let asking = async {
+    async fn a_wait_in_progress_is_interrupted() {
+        let (request, requested) = watch::channel(false);
+        let work = interruptible(Duration::ZERO, pending::<()>());
+        let stop = async {
             yield_now().await;
-            ask.send_replace(true);
+            request.send_replace(true);
         };
-        let (ended, ()) = tokio::join!(stoppable(asked, work), asking);
+        let (ended, ()) = tokio::join!(stoppable(requested, work), stop);
         assert_eq!(ended, None);
     }
 
     #[tokio::test]
-    async fn a_wait_on_a_thread_is_left_when_asked_and_work_without_one_is_finished() {
-        let (ask, asked) = watch::channel(false);
+    async fn a_wait_on_a_thread_is_interrupted_and_work_without_one_is_finished() {
+        let (request, requested) = watch::channel(false);
         let held = tempfile::NamedTempFile::new().expect("a file");
-        let wait = |file: std::fs::File| off(move || crate::lock::lock(&file, HOUR, |_| ()));
+        let wait =
+            |file: std::fs::File| run_blocking(move || crate::lock::lock(&file, HOUR, |_| ()));
         held.as_file().lock().expect("free");
         let other = fs_err::File::open(held.path()).expect("open");
-        let waits = stoppable(asked.clone(), wait(other.into_parts().0));
-        let asking = async {
+        let waits = stoppable(requested.clone(), wait(other.into_parts().0));
+        let stop = async {
             yield_now().await;
-            ask.send_replace(true);
+            request.send_replace(true);
         };
-        let (ended, ()) = tokio::join!(waits, asking);
+        let (ended, ()) = tokio::join!(waits, stop);
         assert!(ended.is_none());
-        let done = stoppable(asked, off(|| 7)).await;
-        assert_eq!(done.expect("not left").ok(), Some(7));
+        let done = stoppable(requested, run_blocking(|| 7)).await;
+        assert_eq!(done.expect("not interrupted").ok(), Some(7));
     }
 
     #[tokio::test]
-    async fn what_is_nearly_over_is_given_room_and_nothing_new_is_begun() {
-        let (_ask, asked) = watch::channel(true);
-        let over_soon = leavable(HOUR, yield_now());
-        assert_eq!(stoppable(asked.clone(), over_soon).await, Some(()));
-        assert_eq!(stoppable(asked, checkpoint()).await, None);
+    async fn a_short_wait_finishes_in_the_grace_period_and_nothing_new_is_started() {
+        let (_request, requested) = watch::channel(true);
+        let over_soon = interruptible(HOUR, yield_now());
+        assert_eq!(stoppable(requested.clone(), over_soon).await, Some(()));
+        assert_eq!(stoppable(requested, checkpoint()).await, None);
     }
 
     #[tokio::test]
-    async fn nothing_is_left_when_nobody_asks_or_nobody_can() {
-        let (ask, asked) = watch::channel(false);
-        let wait = || leavable(Duration::ZERO, yield_now());
-        assert_eq!(stoppable(asked.clone(), wait()).await, Some(()));
-        drop(ask);
-        assert_eq!(stoppable(asked, wait()).await, Some(()));
+    async fn nothing_is_interrupted_without_a_stop_request() {
+        let (request, requested) = watch::channel(false);
+        let wait = || interruptible(Duration::ZERO, yield_now());
+        assert_eq!(stoppable(requested.clone(), wait()).await, Some(()));
+        drop(request);
+        assert_eq!(stoppable(requested, wait()).await, Some(()));
         checkpoint().await;
         wait().await;
     }

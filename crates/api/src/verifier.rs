@@ -1,6 +1,5 @@
-//! Verifies servers of TLS by a check of the certificate they show.
-//!
-//! Never: a handshake whose signature was not checked, whatever the check says.
+//! Verifies TLS servers with a custom check of their certificate. The signature of the handshake is
+//! always checked too.
 
 use std::sync::Arc;
 
@@ -9,8 +8,8 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-/// What a server shows, and under which name it was called.
-pub(crate) struct Shown<'a> {
+/// The certificates that a server presents, and the name it was contacted by.
+pub(crate) struct PresentedCertificate<'a> {
     pub(crate) certificate: &'a CertificateDer<'a>,
     pub(crate) intermediates: &'a [CertificateDer<'a>],
     pub(crate) name: &'a ServerName<'a>,
@@ -18,13 +17,13 @@ pub(crate) struct Shown<'a> {
     pub(crate) now: UnixTime,
 }
 
-/// Accepts what its check accepts.
+/// Accepts the certificates that its check accepts.
 pub(crate) struct Verifier<F> {
     check: F,
     provider: Arc<CryptoProvider>,
 }
 
-impl<F: Fn(&Shown<'_>) -> Result<(), Error> + Send + Sync> Verifier<F> {
+impl<F: Fn(&PresentedCertificate<'_>) -> Result<(), Error> + Send + Sync> Verifier<F> {
     pub(crate) fn new(provider: Arc<CryptoProvider>, check: F) -> Self {
         Self { check, provider }
     }
@@ -36,7 +35,9 @@ impl<F> std::fmt::Debug for Verifier<F> {
     }
 }
 
-impl<F: Fn(&Shown<'_>) -> Result<(), Error> + Send + Sync> ServerCertVerifier for Verifier<F> {
+impl<F: Fn(&PresentedCertificate<'_>) -> Result<(), Error> + Send + Sync> ServerCertVerifier
+    for Verifier<F>
+{
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -45,7 +46,7 @@ impl<F: Fn(&Shown<'_>) -> Result<(), Error> + Send + Sync> ServerCertVerifier fo
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        (self.check)(&Shown {
+        (self.check)(&PresentedCertificate {
             certificate,
             intermediates,
             name,

@@ -3,12 +3,15 @@
 //! No default here depends on the environment; those are in `settings`.
 
 mod image;
+mod job;
 mod manifest;
 mod node;
 mod operate;
+mod server;
 mod sim;
 mod site;
 mod state;
+mod token;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,17 +20,20 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use homestak_core::doc::timeouts::Timeouts;
 
 pub use image::ImageCommand;
+pub use job::{JobCommand, JobKindArg, NodeJobArgs, NodeUpdateArgs, UpdatesArg};
 pub use manifest::{ManifestArgs, ModeArg};
-pub use node::{ExecArgs, LogsArgs, NodeArgs, SshArgs};
+pub use node::{ExecArgs, LogsArgs, NodeArgs, NodeCommand, SshArgs};
 pub use operate::{
-    ApplyArgs, DestroyArgs, ExecuteArgs, PlanArgs, PlanOptionArgs, RollbackArgs, RunArgs, TestArgs,
-    VmEngineArg,
+    ApplyArgs, ConfigureArgs, DestroyArgs, ExecuteArgs, PlanArgs, PlanOptionArgs, RollbackArgs,
+    RunArgs, TestArgs, VmEngineArg,
 };
+pub use server::{RepoArgs, RotatedKey, ServerArgs, ServerCommand, ServerStartArgs};
 pub use sim::{PaceArg, SimCommand, SimServeArgs, SimStateArgs};
 pub use site::{HostCommand, SiteCommand};
 pub use state::{RebuildArgs, StateCommand};
+pub use token::TokenCommand;
 
-/// Turn a written manifest into running, configured, watched machines
+/// Create and configure machines from a manifest
 #[derive(Debug, Parser)]
 #[command(
     name = "homestak",
@@ -43,6 +49,17 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Makes `--json` of a command the same as `--json-output`, also for errors.
+    #[must_use]
+    pub fn with_json_flag(mut self) -> Self {
+        if let Command::Server(command) = &self.command {
+            self.global.json_output |= command.has_json_flag();
+        }
+        self
+    }
 }
 
 const AFTER_HELP: &str = "\
@@ -109,13 +126,22 @@ pub enum Command {
     /// Show, check and prepare hosts
     #[command(subcommand)]
     Host(HostCommand),
-    /// Restore the state directory
+    /// Run the server that nodes fetch their specs from
+    #[command(subcommand)]
+    Server(ServerCommand),
+    /// Run jobs on nodes, update them, and show and revoke nodes enrolled at the server
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// List, show and cancel jobs of nodes
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Rebuild the records of nodes in the state directory
     #[command(subcommand)]
     State(StateCommand),
     /// Run a simulated Proxmox VE, for use without hardware
     #[command(subcommand)]
     Sim(SimCommand),
-    /// Set up, show and clean this machine as a host of real nodes
+    /// Prepare and clean this machine as a host (`-H local`), and list its nodes
     #[command(subcommand)]
     Local(LocalCommand),
     /// Build and check root file systems for nodes on this machine
@@ -140,10 +166,12 @@ pub enum Command {
     /// Encrypt, decrypt and edit secrets
     #[command(subcommand)]
     Secrets(SecretsCommand),
-    /// Create and check provisioning tokens
+    /// Create, check and revoke provisioning tokens
     #[command(subcommand)]
     Token(TokenCommand),
     /// Apply the spec of this machine; same as `homestak-agent config`
+    ///
+    /// With `-M`, `config apply` configures the nodes of a manifest; same as `manifest configure`.
     #[command(disable_help_flag = true)]
     Config(AgentArgs),
     /// Detect and correct drift of this machine; same as `homestak-agent run`
@@ -152,14 +180,14 @@ pub enum Command {
     /// Show the state of this machine; same as `homestak-agent status`
     #[command(disable_help_flag = true)]
     Status(AgentArgs),
-    /// Explain a code such as SK0301
+    /// Explain an error code, such as SK0301
     Explain {
         /// The code; lists all when omitted
         code: Option<String>,
     },
     /// Print the JSON Schema of a kind of document
     Schema {
-        /// The kind; all of them when omitted
+        /// Kind of document, such as `manifest`; all kinds when omitted
         kind: Option<String>,
         /// Write the schemas into this directory instead
         #[arg(long, value_name = "DIR")]
@@ -222,10 +250,14 @@ pub enum ManifestCommand {
     /// Show what `apply` would change, and why
     Plan(Box<PlanArgs>),
     /// Apply a manifest: create, change and configure its nodes
+    ///
+    /// NAME can also be a file that `manifest plan --out` wrote.
     Apply(Box<ApplyArgs>),
+    /// Configure the nodes of a manifest that run, and do nothing else; same as `config apply -M`
+    Configure(Box<ConfigureArgs>),
     /// Destroy the nodes of a manifest
     Destroy(Box<DestroyArgs>),
-    /// Apply, verify and destroy, with a report
+    /// Test a manifest: create its nodes, verify them, destroy them, and write a report
     Test(Box<TestArgs>),
     /// Show the state of nodes, and whether a run can be resumed
     ///
@@ -240,6 +272,8 @@ pub enum ManifestCommand {
         offline: bool,
     },
     /// Resume a run that failed or was interrupted
+    ///
+    /// Without a manifest, the only unfinished run is resumed.
     Resume {
         /// Which run.
         #[command(flatten)]
@@ -256,8 +290,9 @@ pub enum ManifestCommand {
     },
     /// Revert the changes of the last run
     ///
-    /// Destroys the guests that it created, and reverts changes of hardware and configuration. What
-    /// cannot be reverted is listed first, and the exit code is 1.
+    /// Without a manifest, the only unfinished run is reverted. Destroys the guests that
+    /// the run created, and reverts its changes of hardware and configuration. What cannot be
+    /// reverted is listed first, and the exit code is 1.
     Rollback(RollbackArgs),
     /// List runs, newest first
     History {
@@ -287,6 +322,10 @@ pub enum ManifestCommand {
         yes: bool,
     },
     /// Print a report of a run
+    ///
+    /// With `--follow`, the steps of a run that another process executes are printed as they are
+    /// recorded, then the report once the run has ended. The exit code is that of the run, and 4 if
+    /// the process that executed it has ended without completing it.
     Report {
         /// Number of the run; the newest when omitted
         run: Option<i64>,
@@ -299,8 +338,11 @@ pub enum ManifestCommand {
         /// Write to this file instead of stdout; JSON when it ends in `.json`
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// Print its steps as they are recorded, until it ends
+        #[arg(short, long)]
+        follow: bool,
     },
-    /// Assign guests that were created before sites had an id to this site
+    /// Adopt guests that were created before sites had an id: tag them with the id of this site
     ///
     /// Only guests in the driver's journal are changed. Nothing is restarted: id, MAC address, IP
     /// address and host key stay the same.
@@ -337,7 +379,7 @@ pub enum ManifestCommand {
         /// Write to this file instead of stdout
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Draw the tree with plain characters
+        /// Draw the tree with ASCII characters only
         #[arg(long)]
         ascii: bool,
     },
@@ -372,7 +414,7 @@ pub enum GraphFormat {
 pub enum SpecCommand {
     /// List the specs of the site
     List,
-    /// Show a spec with everything resolved
+    /// Show a resolved spec: all references replaced by values
     Show {
         /// Name of the spec
         name: String,
@@ -459,7 +501,7 @@ pub enum ResolveCommand {
 /// How an export is written.
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
-    /// Set of keys
+    /// Which keys the export has
     #[arg(long, value_enum, default_value_t = CompatArg::Current)]
     pub compat: CompatArg,
     /// Write to this file, readable by its owner only, with the values of secrets
@@ -475,7 +517,10 @@ pub struct ExportArgs {
 pub enum CompatArg {
     /// Current keys
     Current,
-    /// Keys of earlier versions
+    /// Keys of earlier homestak tools
+    Legacy,
+    /// Earlier spelling of `legacy`
+    #[value(hide = true)]
     Seed,
 }
 
@@ -492,7 +537,7 @@ pub enum SecretsCommand {
     Encrypt {
         /// Plain file; the site's secrets.yaml when omitted
         file: Option<PathBuf>,
-        /// Recipient; repeat for more. From .sops.yaml, or your own key, when omitted
+        /// Recipient; repeat for more. When omitted, those in .sops.yaml, otherwise your own keys
         #[arg(short = 'r', long = "recipient", value_name = "AGE")]
         recipients: Vec<String>,
         /// Write to this file; FILE.enc when omitted
@@ -504,7 +549,7 @@ pub enum SecretsCommand {
     },
     /// Decrypt a file into one that only you can read
     Decrypt {
-        /// Encrypted file; the site's when omitted
+        /// Encrypted file; the site's secrets.yaml.enc when omitted
         file: Option<PathBuf>,
         /// Write to this file; FILE without .enc when omitted
         #[arg(long, value_name = "FILE")]
@@ -518,47 +563,17 @@ pub enum SecretsCommand {
     },
     /// Check that secrets are encrypted, intact, and can be decrypted
     Check {
-        /// File; the site's when omitted
+        /// Encrypted file; the site's secrets when omitted
         file: Option<PathBuf>,
     },
-    /// Edit encrypted secrets in an editor
+    /// Edit secrets in an editor, and encrypt them again
     Edit {
-        /// Encrypted file; the site's when omitted
+        /// File; the site's secrets when omitted
         file: Option<PathBuf>,
     },
     /// Print one secret
     Get {
-        /// Which one, such as `auth.signing_key` or `ssh_keys.ops@desk`
+        /// Path of the secret, such as `auth.signing_key` or `ssh_keys.ops@desk`
         id: String,
-    },
-}
-
-/// Commands on tokens.
-#[derive(Debug, Subcommand)]
-pub enum TokenCommand {
-    /// Create a token for a node and its spec
-    Mint {
-        /// Name of the node
-        #[arg(value_name = "NODE")]
-        node: String,
-        /// Name of the spec
-        #[arg(value_name = "SPEC")]
-        spec: String,
-    },
-    /// Show the claims of a token
-    Inspect {
-        /// The token; `-` reads it from stdin
-        token: String,
-        /// Check the signature too
-        #[arg(long)]
-        verify: bool,
-    },
-    /// Check that a token was issued by this site
-    Verify {
-        /// The token; `-` reads it from stdin
-        token: String,
-        /// The node that presents it
-        #[arg(long, value_name = "NAME")]
-        node: Option<String>,
     },
 }

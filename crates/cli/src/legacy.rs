@@ -55,12 +55,6 @@ pub const RETIRED: &[(&str, &str, &str)] = &[
 pub(crate) fn removed(arguments: &[OsString]) -> Option<(String, &'static str)> {
     let typed = |at: usize| arguments.get(at).map(|word| word.to_string_lossy());
     let first = command_position(arguments);
-    if first.and_then(typed).as_deref() == Some("server") {
-        return Some((
-            "This version has no `homestak server` yet.".to_owned(),
-            "homestak manifest apply configures nodes over SSH; a server is not needed for that",
-        ));
-    }
     let scenario = match scenario_flag(arguments) {
         Some(name) => name,
         None if first.and_then(typed).as_deref() == Some("scenario") => {
@@ -88,7 +82,7 @@ pub(crate) fn removed(arguments: &[OsString]) -> Option<(String, &'static str)> 
     ))
 }
 
-/// Global flags that take a value, so that their value is not taken for a command.
+/// Global flags with a value, so that their value is not mistaken for a command.
 const FLAGS_WITH_VALUE: &[&str] = &["--site", "--log-file", "--timeout"];
 
 /// Translates other spellings into commands.
@@ -111,6 +105,11 @@ pub fn translate(mut arguments: Vec<OsString>) -> Translated {
     {
         return retired;
     }
+    if is_configuration(&arguments[at..]) {
+        let command = ["manifest", "configure"].map(OsString::from);
+        arguments.splice(at..at + 2, command);
+        return Translated::Run(arguments);
+    }
     if let Some((_, command)) = VERBS.iter().find(|(verb, _)| is(&arguments[at], verb)) {
         arguments.splice(at..=at, command.iter().map(OsString::from));
     }
@@ -118,7 +117,7 @@ pub fn translate(mut arguments: Vec<OsString>) -> Translated {
 }
 
 /// Verbs whose use prints a notice.
-const WITH_NOTICE: &[&str] = &["create", "destroy", "test"];
+const WITH_NOTICE: &[&str] = &["create", "destroy", "test", "serve"];
 
 /// Returns the notice for a verb of earlier versions.
 pub fn notice(arguments: &[OsString]) -> Option<String> {
@@ -129,18 +128,18 @@ pub fn notice(arguments: &[OsString]) -> Option<String> {
         .then(|| format!("notice: `{verb}` is now `homestak {}`", command.join(" ")))
 }
 
-/// Returns the command that a verb of earlier versions stands for.
-pub fn verb(arguments: &[OsString]) -> Option<(&'static str, String)> {
-    let at = command_position(arguments)?;
-    let typed: Vec<_> = arguments[at..]
-        .iter()
-        .map(|word| word.to_string_lossy())
-        .collect();
-    VERBS.iter().find_map(|(verb, command)| {
-        let same = command.len() <= typed.len()
-            && command.iter().zip(&typed).all(|(one, other)| one == other);
-        same.then(|| (*verb, command[..2].join(" ")))
-    })
+/// Returns whether it is `config apply` for the nodes of a manifest, which the driver runs; without
+/// a manifest it is a command of the agent, for this machine.
+fn is_configuration(words: &[OsString]) -> bool {
+    let [config, apply, rest @ ..] = words else {
+        return false;
+    };
+    let is_manifest = |word: &OsString| {
+        let text = word.to_string_lossy();
+        // `-Mname` too: the agent has no flag `-M`.
+        text.starts_with("-M") || text == "--manifest" || text.starts_with("--manifest=")
+    };
+    is(config, "config") && is(apply, "apply") && rest.iter().any(is_manifest)
 }
 
 fn is(word: &OsStr, text: &str) -> bool {
@@ -213,6 +212,22 @@ mod tests {
             translated("homestak serve"),
             run("homestak server start --foreground")
         );
+    }
+
+    #[test]
+    fn config_apply_with_a_manifest_is_the_drivers_command() {
+        for flag in ["-M x", "--manifest x", "--manifest=x", "-Mx"] {
+            assert_eq!(
+                translated(&format!("homestak --site d config apply web {flag}")),
+                run(&format!("homestak --site d manifest configure web {flag}"))
+            );
+        }
+        for line in [
+            "homestak config apply --spec x",
+            "homestak config check -M x",
+        ] {
+            assert_eq!(translated(line), run(line));
+        }
     }
 
     #[test]

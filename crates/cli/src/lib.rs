@@ -21,14 +21,17 @@ use ui::Printer;
 
 /// Runs the program and returns its exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.collect();
+    ui::with_write_error(run(arguments.collect()))
+}
+
+fn run(arguments: Vec<OsString>) -> ExitCode {
     if let Some(notice) = legacy::notice(&arguments) {
-        Printer::new(ui::Shape::guess()).say(&notice);
+        Printer::new(ui::OutputOptions::guess()).message(&notice);
     }
     let arguments = match legacy::translate(arguments) {
         legacy::Translated::Run(arguments) => arguments,
         legacy::Translated::Retired { name, replacement } => {
-            let printer = Printer::new(ui::Shape::guess());
+            let printer = Printer::new(ui::OutputOptions::guess());
             return printer.fail(&DriverError::retired(&name, &replacement));
         }
     };
@@ -37,14 +40,14 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let cli = match args::Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli,
+        Ok(cli) => cli.with_json_flag(),
         Err(error) => return ui::usage(&error, &arguments),
     };
     let settings = match Settings::from_environment(&cli.global) {
         Ok(settings) => settings,
-        Err(error) => return Printer::new(ui::Shape::new(&cli.global)).fail(&error),
+        Err(error) => return Printer::new(ui::OutputOptions::new(&cli.global)).fail(&error),
     };
-    let printer = Printer::new(settings.shape);
+    let printer = Printer::new(settings.output);
     if let Err(error) = log::start(&settings.log) {
         return printer.fail(&DriverError::usage(format!(
             "Cannot open the log file: {error}."
@@ -81,7 +84,7 @@ mod tests {
     #[test]
     fn a_command_that_panicked_has_failed() {
         log::start(&LogSettings::default()).unwrap();
-        let printer = Printer::new(ui::Shape::guess());
+        let printer = Printer::new(ui::OutputOptions::guess());
         let code = guarded(&printer, || panic!("on purpose"));
         assert_eq!(code, ExitCode::FAILURE);
     }
@@ -89,7 +92,7 @@ mod tests {
     #[test]
     fn a_command_with_a_background_task_that_panicked_has_failed() {
         log::start(&LogSettings::default()).unwrap();
-        let printer = Printer::new(ui::Shape::guess());
+        let printer = Printer::new(ui::OutputOptions::guess());
         let code = guarded(&printer, || {
             _ = std::thread::spawn(|| panic!("on purpose")).join();
             Ok(ExitCode::SUCCESS)

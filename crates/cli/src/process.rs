@@ -14,19 +14,22 @@ use homestak_api::limit::{Limit, each_line};
 use homestak_driver::nodes::MAX_OUTPUT;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// An editor that was asked to end has a second for it: it has nothing to save.
-const END_LOOKS: u32 = 50;
+/// How long an editor may take to end after SIGTERM: it has nothing to save.
+const END_POLLS: u32 = 50;
 const END_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a program may take that prints logs.
+pub(crate) const LOGS_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How an edit ended.
 pub(crate) enum Edited {
     /// The editor ended.
     Ended(ExitStatus),
-    /// A signal of this number asked this program to end, so the editor was ended.
+    /// This program received this signal, so the editor was ended.
     Interrupted(u8),
 }
 
-/// Receives the signals that would end this program, from before plain text is written on.
+/// Catches signals that would end this program, before plain text is written.
 pub(crate) struct Editing {
     hangup: Signal,
     interrupt: Signal,
@@ -45,7 +48,7 @@ impl Editing {
         })
     }
 
-    /// Runs the person's editor on a file; its value may hold arguments, as `code --wait`.
+    /// Runs the user's editor on a file; the setting may have arguments, as `code --wait`.
     ///
     /// An interrupt from the terminal reaches the editor too, which decides what it means: emacs
     /// sends one for Ctrl-G. So it ends the edit only where there is no terminal.
@@ -76,7 +79,7 @@ impl Editing {
     }
 }
 
-/// Asks a child to end, and kills it when it does not.
+/// Terminates a child, and kills it when it does not end.
 async fn end(child: &mut Child) -> io::Result<()> {
     if let Some(id) = i32::try_from(child.id())
         .ok()
@@ -84,7 +87,7 @@ async fn end(child: &mut Child) -> io::Result<()> {
     {
         _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     }
-    for _ in 0..END_LOOKS {
+    for _ in 0..END_POLLS {
         if child.try_wait()?.is_some() {
             return Ok(());
         }
@@ -95,14 +98,15 @@ async fn end(child: &mut Child) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs a program and returns what it printed, as far as a node may print.
+/// Runs a program that prints logs and returns its output, up to the limit for nodes.
 pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output> {
     let read = |from: &mut dyn Read| {
         let mut bytes = Vec::new();
         _ = from.take(MAX_OUTPUT as u64).read_to_end(&mut bytes);
         bytes
     };
-    let (status, stdout, stderr) = run(program, arguments, Stdio::null(), read, read)?;
+    let within = LOGS_TIMEOUT;
+    let (status, stdout, stderr) = run(program, arguments, (Stdio::null(), within), read, read)?;
     Ok(Output {
         status,
         stdout,
@@ -110,25 +114,26 @@ pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output
     })
 }
 
-/// Runs a program and hands out the lines that it prints as they come: `true` for those on stdout.
+/// Runs a program and passes on its output line by line: `true` for lines on stdout. Only the user
+/// ends it.
 pub(crate) fn follow(
     program: &str,
     arguments: &[OsString],
     stdin: Stdio,
-    hear: &(dyn Fn(bool, &str) + Sync),
+    on_line: &(dyn Fn(bool, &str) + Sync),
 ) -> io::Result<ExitStatus> {
-    // A line without an end is handed out in parts.
+    // A long line is passed on in parts.
     let longest = MAX_OUTPUT as u64;
-    let out = |from: &mut dyn Read| each_line(from, longest, |line| hear(true, line));
-    let err = |from: &mut dyn Read| each_line(from, longest, |line| hear(false, line));
-    run(program, arguments, stdin, out, err).map(|(status, (), ())| status)
+    let out = |from: &mut dyn Read| each_line(from, longest, |line| on_line(true, line));
+    let err = |from: &mut dyn Read| each_line(from, longest, |line| on_line(false, line));
+    run(program, arguments, (stdin, Duration::MAX), out, err).map(|(status, (), ())| status)
 }
 
-/// Runs a program for as long as a person lets it.
+/// Runs a program until it ends, is interrupted or reaches its time limit.
 fn run<A: Send, B: Send>(
     program: &str,
     arguments: &[OsString],
-    stdin: Stdio,
+    (stdin, within): (Stdio, Duration),
     out: impl FnOnce(&mut dyn Read) -> A + Send,
     err: impl FnOnce(&mut dyn Read) -> B + Send,
 ) -> io::Result<(ExitStatus, A, B)> {
@@ -138,11 +143,12 @@ fn run<A: Send, B: Send>(
         .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let ended = Limit::new(Duration::MAX, &|| false).run(&mut command, b"", out, err)?;
-    ended.ok_or_else(|| io::Error::other("it did not end"))
+    let ended = Limit::new(within, &|| false).run(&mut command, b"", out, err)?;
+    let seconds = within.as_secs();
+    ended.ok_or_else(|| io::Error::other(format!("did not end within {seconds} s")))
 }
 
-/// Returns how the terminal takes keys now, in words for [`set_terminal`].
+/// Returns the terminal settings, as arguments of [`set_terminal`].
 pub(crate) fn terminal() -> Option<String> {
     let output = command("stty")
         .arg("-g")
@@ -158,7 +164,7 @@ pub(crate) fn set_terminal(words: &[&str]) -> io::Result<ExitStatus> {
     command("stty").args(words).status()
 }
 
-/// Becomes another program, with the same terminal; returns only when that fails.
+/// Replaces this process by another program; returns only when that fails.
 pub(crate) fn become_program(program: &str, arguments: &[OsString]) -> io::Error {
     let mut command = command(program);
     if program == "ssh" {

@@ -18,7 +18,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, DriverEr
     let runtime =
         runtime.map_err(|error| DriverError::failed(format!("Cannot start: {error}.")))?;
     let value = runtime.block_on(future);
-    // What was begun and is not wanted any more is not waited for.
+    // Background work that is no longer needed is not waited for.
     runtime.shutdown_background();
     Ok(value)
 }
@@ -54,7 +54,10 @@ pub(crate) fn run_command(
                 () = shutdown_signal() => {}
             }
             if !screen.is_driven() {
-                printer.say("Interrupted. No run was in progress; what was created is kept.");
+                printer.message(match screen.is_asking() {
+                    true => "Interrupted. Nothing was changed.",
+                    false => "Interrupted. No run was in progress; what was created is kept.",
+                });
                 return Ok(ExitCode::from(130));
             }
         }
@@ -79,9 +82,9 @@ pub(crate) async fn drive<T>(
     screen.set_driven(true);
     let done = loop {
         tokio::select! {
-            // Cancel safety: left only when a person insists; every intent is written down.
+            // Cancel safety: dropped only on the second interrupt; every intent is in the journal.
             done = &mut work => break Some(done),
-            // Cancel safety: a signal that is not taken now is taken next time.
+            // Cancel safety: a signal that is not received now is received in the next round.
             _ = interrupts.recv() => {}
             // Cancel safety: as above.
             _ = terminates.recv() => {}

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use homestak_api::log::LogSettings;
+use homestak_api::systemd::Notifier;
+use homestak_core::doc::scalar::PublishTarget;
 use homestak_core::doc::timeouts::{Limit, TimeoutError, Timeouts, seconds};
-use homestak_driver::clock::Time;
+use homestak_driver::clock::ProgramClock;
 use homestak_driver::hosts::KINDS;
 use homestak_driver::secrets::KeySources;
 use homestak_driver::settings::{DriverSettings, LOCAL_ROOT, VmEngine};
@@ -15,7 +17,7 @@ use homestak_driver::{DriverError, Session};
 use homestak_site::Candidates;
 
 use crate::args::GlobalArgs;
-use crate::ui::{Printer, Shape};
+use crate::ui::{OutputOptions, Printer};
 
 /// Every environment variable that is read, with its meaning. The reference page is generated from it.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -25,7 +27,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_ROOT",
-        "Anchor of an installation: its site is `$HOMESTAK_ROOT/config`, its state `$HOMESTAK_ROOT/.state`.",
+        "Root directory of an installation: its site is `$HOMESTAK_ROOT/config`, its state directory `$HOMESTAK_ROOT/.state`.",
     ),
     (
         "HOMESTAK_STATE",
@@ -33,11 +35,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_SIM_SPEED",
-        "Speed of time in the simulator of `-H sim`, as a multiple of the wall clock; default 20. Applies when it is started.",
+        "Speed of simulated time of `-H sim`, as a multiple of real time; default 20. Read when the simulator is started.",
     ),
     (
         "HOMESTAK_LOCAL_ROOT",
-        "Directory of nodes and images of `-H local`, instead of `/var/lib/homestak`; each directory is an instance of its own.",
+        "Directory of nodes and images of `-H local`, instead of `/var/lib/homestak`; nodes in different directories are independent.",
     ),
     (
         "HOMESTAK_VM_ENGINE",
@@ -45,11 +47,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_FIRST_BOOT",
-        "How nodes of `-H local` get their first-boot data: `direct` (written into containers; virtual machines are restored from a saved one and configured by their agent) or `cloud-init` (as on Proxmox VE).",
+        "How nodes of `-H local` get their first-boot data: `direct` (written into containers; virtual machines are copies of a saved one and receive it through the guest agent) or `cloud-init` (as on Proxmox VE).",
     ),
     (
         "HOMESTAK_DEBIAN_MIRROR",
-        "Mirror that images are built from, instead of the one apt uses on this machine; after a space, that of security updates.",
+        "Mirror that images are built from, instead of the one apt uses on this machine. Optionally followed by a space and the mirror of security updates.",
     ),
     (
         "HOMESTAK_SSH_CONFIG",
@@ -69,19 +71,35 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_SERVER",
-        "Address of the server, instead of `server_url` in `site.yaml`; `spec get` and `config fetch` ask it.",
+        "URL of the server, instead of `server_url` in `site.yaml`: nodes that fetch their specs get it; `spec get` and `config fetch` query it.",
+    ),
+    (
+        "HOMESTAK_PUBLISH_TO",
+        "Directory that a permanent server reads, instead of `publish_to` in `site.yaml`: an absolute path, or `USER@HOST:PATH`. See [the server](../guides/server.md#a-permanent-server).",
+    ),
+    (
+        "HOMESTAK_SPEC_SERVER",
+        "Older name of `HOMESTAK_SERVER`, for `spec get` and `config fetch`.",
+    ),
+    (
+        "HOMESTAK_IDENTITY",
+        "Name of this machine, for `spec get` and `config fetch`; default: its host name.",
     ),
     (
         "HOMESTAK_TOKEN",
         "Provisioning token, for `spec get` and `config fetch`.",
     ),
     (
+        "HOMESTAK_AUTH_TOKEN",
+        "Older name of `HOMESTAK_TOKEN`, for `spec get` and `config fetch`.",
+    ),
+    (
         "HOMESTAK_FINGERPRINT",
-        "SHA-256 of the server's certificate, for `spec get` and `config fetch`.",
+        "SHA-256 of the certificate of the server or of its authority, for `spec get` and `config fetch`.",
     ),
     (
         "HOMESTAK_CA_CERT",
-        "File with the authority of the server (PEM), for `spec get` and `config fetch`.",
+        "File with the CA certificate of the server (PEM), for `spec get` and `config fetch`.",
     ),
     (
         "HOMESTAK_LOG",
@@ -89,17 +107,29 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "JOURNAL_STREAM",
-        "Set by systemd for services that log to its journal: log lines have a priority and no time then.",
+        "Set by systemd for services that log to the journal; log lines then have a priority and no time.",
+    ),
+    (
+        "NOTIFY_SOCKET",
+        "Set by systemd for services that report their state; `homestak server` does.",
+    ),
+    (
+        "WATCHDOG_USEC",
+        "Set by systemd: how often `homestak server` must show that it works, in microseconds.",
+    ),
+    (
+        "LISTEN_FDS",
+        "Set by systemd for socket activation of `homestak server`.",
     ),
     ("NO_COLOR", "When set to anything, output has no colour."),
-    ("SOPS_AGE_KEY", "Age identities that open sealed secrets."),
+    ("SOPS_AGE_KEY", "Age identities that decrypt secrets."),
     (
         "SOPS_AGE_KEY_FILE",
-        "File with age identities that open sealed secrets.",
+        "File with age identities that decrypt secrets.",
     ),
     (
         "SOPS_AGE_KEY_CMD",
-        "Command that prints age identities that open sealed secrets.",
+        "Command that prints age identities that decrypt secrets.",
     ),
     (
         "XDG_CONFIG_HOME",
@@ -107,7 +137,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "XDG_STATE_HOME",
-        "Directory of the state directory, instead of `~/.local/state`.",
+        "Parent directory of the state directory `homestak`, instead of `~/.local/state`.",
     ),
     ("VISUAL", "Editor of `homestak secrets edit`."),
     (
@@ -116,22 +146,25 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "SUDO_UID",
-        "User id of the caller of sudo; root uses sites of this user without `--site`.",
+        "User who called sudo (set by sudo); root may use sites that belong to this user.",
     ),
     ("TERM", "Terminal type, passed on by `homestak console`."),
     ("HOME", "Home directory."),
-    ("USER", "User name for SSH to hosts that set none."),
+    (
+        "USER",
+        "User name in exports with `--compat legacy`, if neither host nor site set one.",
+    ),
 ];
 
-/// How fast time goes in the simulator behind `-H sim`: a machine boots in two seconds.
+/// Speed of simulated time of `-H sim`: a machine boots in two seconds.
 const SIM_SPEED: f64 = 20.0;
 
-/// Everything that flags and environment decide.
+/// Everything that flags and environment set.
 pub struct Settings {
     /// Settings of the driver.
     pub driver: DriverSettings,
-    /// How output looks.
-    pub shape: Shape,
+    /// Format, colour and amount of output.
+    pub output: OutputOptions,
     /// Where the log goes.
     pub log: LogSettings,
     /// Address of the server, from the environment.
@@ -144,10 +177,12 @@ pub struct Settings {
     pub editor: String,
     /// Kind of terminal.
     pub terminal: String,
+    /// Notifies systemd when this is a service.
+    pub notifier: Notifier,
 }
 
 impl Settings {
-    /// Merges flags and environment. What they set wrong is an error, and never replaced.
+    /// Merges flags and environment. An invalid value is an error, never replaced by a default.
     pub(crate) fn from_environment(flags: &GlobalArgs) -> Result<Self, DriverError> {
         if let Some((name, _)) = VARIABLES.iter().find(|(name, _)| !is_text(name)) {
             return Err(DriverError::usage(format!("`{name}` is not UTF-8 text.")));
@@ -161,6 +196,9 @@ impl Settings {
             .unwrap_or_else(|| home.join(".local/state/homestak"));
         let program =
             std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/local/bin/homestak"));
+        let is_own = path("HOMESTAK_STATE").is_some() || root.is_some();
+        let [run_directory, log_directory] =
+            server_directories(rustix::process::geteuid().is_root(), is_own);
         let driver = DriverSettings {
             kinds: KINDS.to_vec(),
             candidates: Candidates {
@@ -171,6 +209,14 @@ impl Settings {
                 system_root: PathBuf::from("/"),
                 owners: site_owners(),
             },
+            run_directory,
+            log_directory,
+            server: variable("HOMESTAK_SERVER"),
+            publish_to: read(
+                "HOMESTAK_PUBLISH_TO",
+                "an absolute path, or `USER@HOST:PATH`",
+                PublishTarget::new,
+            )?,
             state,
             agent: path("HOMESTAK_AGENT")
                 .unwrap_or_else(|| program.with_file_name("homestak-agent")),
@@ -203,7 +249,7 @@ impl Settings {
         };
         Ok(Self {
             driver,
-            shape: Shape::new(flags),
+            output: OutputOptions::new(flags),
             log: LogSettings {
                 verbose: flags.verbose,
                 file: flags.log_file.clone(),
@@ -216,16 +262,26 @@ impl Settings {
                 .or_else(|| variable("EDITOR"))
                 .unwrap_or_else(|| "vi".into()),
             terminal: variable("TERM").unwrap_or_else(|| "dumb".into()),
+            notifier: Notifier::new(variable("NOTIFY_SOCKET"), variable("WATCHDOG_USEC")),
         })
     }
 
     /// Opens the site; notices are printed.
     pub(crate) fn session(&self) -> Result<Session, DriverError> {
-        Session::open(&self.driver, Arc::new(Printer::new(self.shape)))
+        Session::open(&self.driver, Arc::new(Printer::new(self.output)))
     }
 }
 
-/// Reads a variable; one that cannot be read is an error that says what it must be.
+/// Returns the directories of the process id and of the log of a server, when they are not the state
+/// directory. Root's server is the machine's; a state directory that was chosen keeps everything
+/// together.
+fn server_directories(is_root: bool, is_own: bool) -> [Option<PathBuf>; 2] {
+    let is_system = is_root && !is_own;
+    let directories = ["/var/run/homestak", "/var/log/homestak"];
+    directories.map(|directory| is_system.then(|| PathBuf::from(directory)))
+}
+
+/// Reads a variable; an invalid value is an error that names the valid ones.
 fn read<T>(
     name: &str,
     must_be: &str,
@@ -241,13 +297,16 @@ fn read<T>(
     })
 }
 
-/// Reads a variable that has one of these words, or the first when it is not set.
-fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T, DriverError> {
-    let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+/// Reads a variable that has one of these values, or the first when it is not set.
+fn one_of<T: Copy>(name: &str, values: &[(&str, T)]) -> Result<T, DriverError> {
+    let all: Vec<String> = values
+        .iter()
+        .map(|(value, _)| format!("`{value}`"))
+        .collect();
     let must_be = format!("one of {}", all.join(", "));
-    let parse = |text: &str| words.iter().find(|(word, _)| *word == text);
+    let parse = |text: &str| values.iter().find(|(value, _)| *value == text);
     let found = read(name, &must_be, |text| parse(text).map(|(_, value)| *value))?;
-    Ok(found.unwrap_or(words[0].1))
+    Ok(found.unwrap_or(values[0].1))
 }
 
 /// Reads how many times faster time goes.
@@ -283,15 +342,15 @@ fn timeouts(flags: &GlobalArgs) -> Result<Timeouts, DriverError> {
 }
 
 /// Returns the clock. Only tests let it go faster.
-fn time() -> Result<Time, DriverError> {
+fn time() -> Result<ProgramClock, DriverError> {
     #[cfg(debug_assertions)]
     if let Some(speed) = speed("HOMESTAK_HURRY")? {
-        return Ok(Time::accelerated(speed));
+        return Ok(ProgramClock::accelerated(speed));
     }
-    Ok(Time::wall())
+    Ok(ProgramClock::wall())
 }
 
-/// Tells whether a variable can be read, set or not.
+/// Returns whether a variable can be read, set or not.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the one place that reads the environment"
@@ -315,4 +374,44 @@ fn site_owners() -> Vec<u32> {
     let caller = variable("SUDO_UID").filter(|_| own == 0);
     let caller = caller.and_then(|user| user.parse().ok());
     [own, 0].into_iter().chain(caller).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_core::doc::scalar::SiteId;
+    use homestak_driver::server::ServerFiles;
+
+    use super::*;
+
+    #[test]
+    fn the_server_of_root_has_its_process_id_and_log_where_those_of_a_system_are() {
+        let mut driver = Settings::from_environment(&GlobalArgs::default())
+            .unwrap()
+            .driver;
+        driver.state = PathBuf::from("/state");
+        let site = SiteId::from_random([7; 16]);
+        let mut files = |is_root, is_own, port| {
+            [driver.run_directory, driver.log_directory] = server_directories(is_root, is_own);
+            let files = ServerFiles::new(&driver, &site, port);
+            [files.pid, files.log].map(|path| path.display().to_string())
+        };
+        assert_eq!(
+            files(true, false, 44443),
+            [
+                "/var/run/homestak/server.pid",
+                "/var/log/homestak/server.log"
+            ]
+        );
+        assert_eq!(
+            files(true, false, 8443),
+            [
+                "/var/run/homestak/server-8443.pid",
+                "/var/log/homestak/server-8443.log"
+            ]
+        );
+        for (is_root, is_own) in [(true, true), (false, false)] {
+            let own = files(is_root, is_own, 8443);
+            assert_eq!(own, ["/state/server-8443.pid", "/state/server-8443.log"]);
+        }
+    }
 }

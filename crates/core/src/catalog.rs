@@ -206,20 +206,23 @@ impl Catalog {
             || self.built_in_hosts().any(|host| host == name)
     }
 
-    /// Returns the kind of a host.
-    pub fn kind_of(&self, host: &str) -> &str {
+    /// Returns the kind of a host; `None` if no kind of its document is registered.
+    pub fn kind_of(&self, host: &str) -> Option<&HostKindInfo> {
+        let find = |is_meant: &dyn Fn(&HostKindInfo) -> bool| {
+            let mut kinds = self.kinds.iter();
+            kinds.find(|kind| is_meant(kind))
+        };
         // A built-in host has the name of its kind.
-        if let Some(name) = self.built_in_hosts().find(|name| *name == host) {
-            return name;
-        }
+        let built_in = find(&|kind| kind.is_built_in && kind.name == host);
         let written = self.written_kind(host).map(|kind| kind.as_str());
-        let known = written.and_then(|word| self.document_kinds().find(|known| *known == word));
-        known.unwrap_or(
-            match self.nodes.contains_key(host) || !self.hosts.contains_key(host) {
-                true => "pve",
-                false => "ssh",
-            },
-        )
+        let written = || find(&|kind| !kind.is_built_in && Some(kind.name) == written);
+        built_in.or_else(written).or_else(|| {
+            let document = match self.nodes.contains_key(host) || !self.hosts.contains_key(host) {
+                true => DocumentKind::Node,
+                false => DocumentKind::Host,
+            };
+            find(&|kind| kind.default_of == Some(document))
+        })
     }
 
     /// Returns the kind set in the document of a host; `nodes/` takes precedence.
@@ -238,24 +241,19 @@ impl Catalog {
 
     /// Returns the label of a host's kind.
     pub fn label_of(&self, host: &str) -> &str {
-        self.known_kind(host).map_or("", |kind| kind.label)
+        self.kind_of(host).map_or("", |kind| kind.label)
     }
 
     /// Returns the traits of a host.
     pub fn traits_of(&self, host: &str) -> HostTraits {
-        let kind = self.known_kind(host);
+        let kind = self.kind_of(host);
         kind.map_or(HostTraits::PROXMOX_VE, |kind| kind.traits)
-    }
-
-    fn known_kind(&self, host: &str) -> Option<&HostKindInfo> {
-        let name = self.kind_of(host);
-        self.kinds.iter().find(|kind| kind.name == name)
     }
 
     /// Returns the hosts with a document on which guests can be created.
     pub fn guest_hosts(&self) -> impl Iterator<Item = &String> {
         let creates = move |name: &&String| {
-            let kind = self.known_kind(name);
+            let kind = self.kind_of(name);
             !self.nodes.contains_key(*name) && kind.is_some_and(|kind| kind.traits.creates_guests)
         };
         self.nodes.keys().chain(self.hosts.keys().filter(creates))

@@ -10,6 +10,12 @@ use zeroize::Zeroize as _;
 use crate::observed::GuestUuid;
 use crate::plan::DesiredGuest;
 
+pub use self::enrolment::{
+    ENROLMENT, ENROLMENT_DIRECTORY, Enrolment, NodeFile, PULL_FILES, PULL_UNIT, PULL_UNIT_LINK,
+};
+
+mod enrolment;
+
 /// The id of the network interface in the network configuration. The interface itself keeps the name
 /// that the system gives it.
 const INTERFACE_ID: &str = "eth0";
@@ -39,6 +45,9 @@ pub struct FirstBootConfig {
     pub dns: Vec<IpAddr>,
     /// Packages to install.
     pub packages: Vec<String>,
+    /// How the node obtains its spec from a server; `None` when the driver applies it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enrolment: Option<Enrolment>,
 }
 
 /// An SSH host key pair of type ed25519. No `Debug`.
@@ -91,6 +100,7 @@ impl FirstBootConfig {
             gateway: wanted.nic.gateway,
             dns: wanted.dns.clone(),
             packages: wanted.packages.clone(),
+            enrolment: None,
         }
     }
 
@@ -135,6 +145,9 @@ impl FirstBootConfig {
                 ["touch", "/etc/cloud/cloud-init.disabled"],
             ],
         });
+        if let Some(enrolment) = &self.enrolment {
+            add_enrolment(&mut data, enrolment);
+        }
         if let Some(key) = &self.host_key {
             // Host keys of the image are deleted: they are not private. With `ssh_keys` cloud-init
             // generates none, so this is the only one.
@@ -177,6 +190,25 @@ impl FirstBootConfig {
     }
 }
 
+/// Adds the files and the unit with which a node that pulls obtains its spec.
+fn add_enrolment(data: &mut Json, enrolment: &Enrolment) {
+    // Runs before the files are written, so that only root can ever enter the directory.
+    data["bootcmd"] = json!([["install", "-d", "-m", "0700", ENROLMENT_DIRECTORY]]);
+    let files = enrolment.files().into_iter().map(|file| {
+        json!({
+            "path": file.path,
+            "permissions": format!("{:04o}", file.mode),
+            "content": file.content,
+        })
+    });
+    if let Some(all) = data["write_files"].as_array_mut() {
+        all.extend(files);
+    }
+    if let Some(commands) = data["runcmd"].as_array_mut() {
+        commands.push(json!(["systemctl", "enable", "--now", PULL_UNIT]));
+    }
+}
+
 /// Renders JSON, which is valid YAML.
 fn text(value: &Json) -> String {
     format!("{value:#}\n")
@@ -198,6 +230,7 @@ mod tests {
             gateway: Some([10, 0, 0, 1].into()),
             dns: vec![[10, 0, 0, 2].into()],
             packages: vec!["nginx".to_owned()],
+            enrolment: None,
         }
     }
 
@@ -248,9 +281,41 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_pulls_has_its_files_and_starts_its_unit() {
+        let pulls = FirstBootConfig {
+            enrolment: Some(enrolment::tests::enrolment()),
+            ..identity(None)
+        };
+        let data = user_data(&pulls);
+        let files = data["write_files"].as_array().expect("files");
+        let file = |path: &str| files.iter().find(|file| file["path"] == path);
+        let enrolment = file(ENROLMENT).expect("the enrolment");
+        assert_eq!(enrolment["permissions"], "0600");
+        let content = enrolment["content"].as_str().expect("text");
+        assert!(content.contains(enrolment::tests::TOKEN));
+        let script = file("/usr/local/lib/homestak/first-boot").expect("the script");
+        assert_eq!(script["permissions"], "0755");
+        assert_eq!(file(SSHD_NO_PASSWORDS.0), Some(&files[0]));
+        let directory = json!([["install", "-d", "-m", "0700", ENROLMENT_DIRECTORY]]);
+        assert_eq!(data["bootcmd"], directory);
+        let commands = data["runcmd"].as_array().expect("commands");
+        let start = json!(["systemctl", "enable", "--now", "homestak-pull.service"]);
+        assert_eq!(commands.last(), Some(&start));
+        let data = user_data(&identity(None));
+        assert_eq!(data.get("bootcmd"), None);
+        assert!(!data.to_string().contains("homestak"));
+    }
+
+    #[test]
     fn a_deserialized_config_gives_the_same_files() {
-        for host_key in [None, Some(key())] {
-            let here = identity(host_key);
+        for (host_key, enrolment) in [
+            (None, None),
+            (Some(key()), Some(enrolment::tests::enrolment())),
+        ] {
+            let here = FirstBootConfig {
+                enrolment,
+                ..identity(host_key)
+            };
             let json = serde_json::to_string(&here).expect("JSON");
             let there: FirstBootConfig = serde_json::from_str(&json).expect("an identity");
             assert!(here == there);

@@ -9,6 +9,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::ops::Deref;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -20,8 +21,9 @@ const LONGEST_TEXT: usize = 512 << 10;
 const NOTE_LENGTH: usize = 64;
 
 /// Text from another system, without control characters and of limited size.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct ForeignText(String);
 
 impl ForeignText {
@@ -173,6 +175,10 @@ fn is_break(c: char) -> bool {
 
 /// Returns whether a character is a control character, or reorders, hides or breaks text around it.
 fn is_active(c: char) -> bool {
+    // Nearly all characters are these.
+    if matches!(c, ' '..='~') {
+        return false;
+    }
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

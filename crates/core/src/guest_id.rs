@@ -1,8 +1,10 @@
 //! The id that a provider gives a guest, opaque to everything else.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The longest id, as long as a label of a host name.
@@ -80,6 +82,22 @@ impl Ord for GuestId {
 impl PartialOrd for GuestId {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
+    }
+}
+
+impl JsonSchema for GuestId {
+    fn schema_name() -> Cow<'static, str> {
+        "GuestId".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "The id that a provider gives a guest: a number where the provider numbers its guests.",
+            "anyOf": [
+                { "type": "integer", "format": "uint32", "minimum": 0 },
+                { "type": "string" }
+            ]
+        })
     }
 }
 

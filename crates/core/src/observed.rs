@@ -1,5 +1,6 @@
 //! The observed state of a provider: hosts, guests and storages.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::fmt::Hyphenated;
 use uuid::{Builder, Uuid};
@@ -11,8 +12,11 @@ pub use crate::guest_id::GuestId;
 
 /// The identity that homestak gives a guest: a UUID in lower case. Unlike names and ids it is never
 /// reused.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline)]
 pub struct GuestUuid(String);
 
 impl GuestUuid {
@@ -54,7 +58,9 @@ impl From<GuestUuid> for String {
 }
 
 /// A virtual machine or a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum GuestKind {
     /// A virtual machine.
@@ -64,7 +70,7 @@ pub enum GuestKind {
 }
 
 /// The power state of a guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PowerState {
     /// Running.
     Running,
@@ -77,13 +83,13 @@ pub enum PowerState {
 
 /// A reference to a guest: its identity and the provider's id. Either alone may belong to another
 /// guest, because ids are reused and copies keep the identity.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestRef {
     /// Its identity.
     pub uuid: GuestUuid,
     /// Virtual machine or container.
     pub kind: GuestKind,
-    /// Its id; `None` while it has none, or when a create call ended without an answer.
+    /// Its id; null while it has none, or when a create call ended without an answer.
     #[serde(default, deserialize_with = "known_id")]
     pub vmid: Option<GuestId>,
     /// The machine it was last observed on, or is to be created on.

@@ -1,9 +1,10 @@
-//! Provisioning tokens: minted by the driver for one node, shown by that node at its first contact.
+//! Provisioning tokens: minted by the driver for one node, presented by that node at its first
+//! contact.
 //!
-//! Flow: the driver mints a token for a node and its spec, the node shows it to the server.
+//! Flow: the driver mints a token for a node and its spec, the node presents it to the server.
 //! Guarantees: only a holder of a signing key can mint one; node and spec cannot be exchanged. Version
 //! 1 never expires and names only the node; version 2 names the guest, the site and an expiry.
-//! When it goes wrong: every refusal has a code that says which side is at fault. Signatures are
+//! When it goes wrong: every refusal has a code that names the side at fault. Signatures are
 //! compared in constant time, and a payload is parsed only after its signature was verified.
 
 use std::collections::BTreeMap;
@@ -181,7 +182,9 @@ pub fn verify(token: &str, key: &SigningKey, node: Option<&str>) -> Result<Claim
     key.mac(payload)
         .verify_slice(&signature)
         .map_err(|_| TokenError::Signature)?;
-    for_node(claims(payload)?, node)
+    let claims = claims(payload)?;
+    claims.check_node(node)?;
+    Ok(claims)
 }
 
 /// Checks a token as a server does: for a node of a site, at a time in seconds since 1970.
@@ -192,6 +195,13 @@ pub fn verify_at(
     site: &str,
     now: i64,
 ) -> Result<Claims, TokenError> {
+    let claims = verify_signature(token, keys)?;
+    claims.check(node, site, now)?;
+    Ok(claims)
+}
+
+/// Returns what a token claims, if its signature is one of the keys: [`Claims::check`] does the rest.
+pub fn verify_signature(token: &str, keys: &TokenKeys) -> Result<Claims, TokenError> {
     if keys.signing_key.is_none() && keys.by_id.is_empty() {
         return Err(TokenError::NoKey);
     }
@@ -212,13 +222,33 @@ pub fn verify_at(
         // A key of one version is not valid for the other.
         None => return Err(TokenError::Signature),
         Some(guest) if id != Some(&guest.key_id) => return Err(TokenError::Signature),
-        Some(guest) if guest.site != site => return Err(TokenError::Audience),
-        Some(guest) if guest.expires_at <= now => {
-            return Err(TokenError::Expired(now - guest.expires_at));
-        }
         Some(_) => {}
     }
-    for_node(claims, node)
+    Ok(claims)
+}
+
+impl Claims {
+    /// Checks that they are for a site, at a time in seconds since 1970, and with `node` for that node.
+    pub fn check(&self, node: Option<&str>, site: &str, now: i64) -> Result<(), TokenError> {
+        match &self.guest {
+            Some(guest) if guest.site != site => return Err(TokenError::Audience),
+            Some(guest) if guest.expires_at <= now => {
+                return Err(TokenError::Expired(now.saturating_sub(guest.expires_at)));
+            }
+            Some(_) | None => {}
+        }
+        self.check_node(node)
+    }
+
+    fn check_node(&self, node: Option<&str>) -> Result<(), TokenError> {
+        match node {
+            Some(expected) if expected != self.node => Err(TokenError::Identity {
+                expected: expected.to_owned(),
+                found: self.node.clone(),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
 }
 
 fn decoded(token: &str) -> Result<(&str, Vec<u8>), TokenError> {
@@ -227,16 +257,6 @@ fn decoded(token: &str) -> Result<(&str, Vec<u8>), TokenError> {
         .decode(signature)
         .map_err(|_| TokenError::Malformed("the signature is not base64url"))?;
     Ok((payload, signature))
-}
-
-fn for_node(claims: Claims, node: Option<&str>) -> Result<Claims, TokenError> {
-    match node {
-        Some(expected) if expected != claims.node => Err(TokenError::Identity {
-            expected: expected.to_owned(),
-            found: claims.node,
-        }),
-        Some(_) | None => Ok(claims),
-    }
 }
 
 fn split(token: &str) -> Result<(&str, &str), TokenError> {

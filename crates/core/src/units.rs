@@ -12,8 +12,10 @@ macro_rules! unit {
         $(#[doc = $doc])+
         #[derive(
             Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            schemars::JsonSchema,
         )]
         #[serde(transparent)]
+        #[schemars(inline)]
         pub struct $name(pub u64);
 
         impl fmt::Display for $name {

@@ -63,6 +63,7 @@ fn resolve_with(
         name,
         label: "",
         is_built_in: true,
+        default_of: None,
         traits: HostTraits {
             numbers_guests,
             ..HostTraits::PROXMOX_VE

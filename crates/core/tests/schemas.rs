@@ -133,6 +133,41 @@ const CASES: &[(DocumentKind, bool, &str)] = &[
         false,
         "run: {trigger: schedule, interval: 1 hour}",
     ),
+    (
+        DocumentKind::Spec,
+        true,
+        "run: {updates: security, window: 'sat,sun 22:00-04:00'}",
+    ),
+    (
+        DocumentKind::Spec,
+        true,
+        "run: {window: ['mon-fri 02:00-05:00', '12:00-24:00']}",
+    ),
+    (DocumentKind::Spec, false, "run: {updates: some}"),
+    (DocumentKind::Spec, false, "run: {window: 02:00}"),
+    (DocumentKind::Spec, false, "run: {window: []}"),
+    (
+        DocumentKind::Spec,
+        false,
+        "run: {window: 'Mon 02:00-05:00'}",
+    ),
+    (
+        DocumentKind::Spec,
+        true,
+        "run: {trigger: git, repo: 'ssh://git@a.example/x', branch: a/b, signed_by: [me]}",
+    ),
+    (DocumentKind::Spec, false, "run: {repo: 'ext::sh'}"),
+    (DocumentKind::Spec, false, "run: {branch: -x}"),
+    (
+        DocumentKind::Manifest,
+        true,
+        "nodes: [{name: a}]\nsettings: {updates: {at_once: 1000}}",
+    ),
+    (
+        DocumentKind::Manifest,
+        false,
+        "nodes: [{name: a}]\nsettings: {updates: {at_once: 0}}",
+    ),
     (DocumentKind::Spec, false, "network: {ip: 192.0.2.7}"),
     (DocumentKind::Spec, false, "platform: {packages: [Nginx]}"),
     (
@@ -186,13 +221,13 @@ fn schema_and_decoder_agree_on_structure() {
             decoder_accepts(*kind, text),
             *good,
             "decoder, {}: {text}",
-            kind.word()
+            kind.name()
         );
         assert_eq!(
             schema_accepts(*kind, text),
             *good,
             "schema, {}: {text}",
-            kind.word()
+            kind.name()
         );
     }
 }
@@ -203,7 +238,7 @@ fn the_schemas_accept_the_stock_site() {
     let mut seen = 0;
     for kind in DocumentKind::ALL {
         let files: Vec<_> = match kind.directory() {
-            None => vec![root.join(format!("{}.yaml", kind.word()))],
+            None => vec![root.join(format!("{}.yaml", kind.name()))],
             Some(directory) => std::fs::read_dir(root.join(directory))
                 .map(|entries| entries.map(|entry| entry.unwrap().path()).collect())
                 .unwrap_or_default(),

@@ -8,6 +8,6 @@ use crate::error::DriverError;
 pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
 ) -> Result<T, DriverError> {
-    let done = runtime::off(work).await;
+    let done = runtime::run_blocking(work).await;
     done.map_err(|error| DriverError::failed(format!("This is a bug of homestak: {error}.")))?
 }

@@ -8,13 +8,13 @@ use jiff::Timestamp;
 
 /// The clock of the program.
 #[derive(Clone)]
-pub struct Time {
+pub struct ProgramClock {
     clock: SharedClock,
     /// How many times faster it runs than real time.
     speed: f64,
 }
 
-impl Time {
+impl ProgramClock {
     /// Uses real time.
     pub fn wall() -> Self {
         Self {

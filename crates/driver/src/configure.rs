@@ -1,4 +1,5 @@
-//! Applies the site's specs inside nodes, over SSH with the driver's keys.
+//! Applies the site's specs inside nodes: over SSH with the driver's keys, or by nodes that fetch them
+//! from the server and report.
 //!
 //! Specs are resolved when they are used, including secrets, and never stored.
 
@@ -9,15 +10,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use homestak_api::runtime::leavable;
+use homestak_api::runtime::interruptible;
 use homestak_core::catalog::Catalog;
 use homestak_core::converge::{Event, Handling};
 use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
-    AppliedSpec, ConfigPlan, DesiredGuest, NodePlan, OtherRecords, Plan, spec_digest, spec_json,
-    ssh_port,
+    AppliedSpec, ConfigPlan, DesiredGuest, NodePlan, NodeRecord, OtherRecords, Plan, spec_digest,
+    spec_json, ssh_port,
 };
 use homestak_core::resolve::ResolvedManifest;
 use homestak_core::resolve::site::unknown_keys;
@@ -30,6 +31,7 @@ use homestak_providers::push::{AgentBinary, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 
 use crate::error::DriverError;
+use crate::server::{Progress, ServerLease};
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
@@ -59,23 +61,37 @@ pub struct SiteConfigurer {
     /// File with the cached checksum of the agent.
     memory: PathBuf,
     pusher: Arc<OnceLock<Pusher>>,
+    /// The server that nodes fetch their specs from.
+    pub(crate) server: Arc<ServerLease>,
+    /// Whether nodes on hosts outside a plan are reported.
+    announces: bool,
 }
 
 impl SiteConfigurer {
     /// Uses the specs of a site and the keys of the driver.
     pub fn new(session: Arc<Session>, keyring: Keyring, settings: &DriverSettings) -> Self {
         Self {
-            session,
             keyring,
             ssh_config: settings.ssh_config.clone(),
             agent: settings.agent.clone(),
             memory: settings.state.join("agent.json"),
             pusher: Arc::default(),
+            server: Arc::new(ServerLease::new(session.clone(), settings)),
+            session,
+            announces: false,
+        }
+    }
+
+    /// Reports nodes of a manifest that are recorded on hosts outside its plan.
+    pub(crate) fn announcing(self) -> Self {
+        Self {
+            announces: true,
+            ..self
         }
     }
 
     /// Returns the client that applies specs; the agent program is read once.
-    fn pusher(&self, doing: &str) -> Result<Pusher, PortError> {
+    pub(crate) fn pusher(&self, doing: &str) -> Result<Pusher, PortError> {
         if let Some(pusher) = self.pusher.get() {
             return Ok(pusher.clone());
         }
@@ -90,10 +106,15 @@ impl SiteConfigurer {
     }
 
     /// Returns the spec of a node, which must be the planned one.
-    fn planned_text(&self, doing: &str, node: &ConfigTarget) -> Result<String, PortError> {
-        let spec = &node.config.spec;
+    pub(crate) fn planned_text(
+        &self,
+        doing: &str,
+        node: (&str, &DesiredGuest),
+        config: &ConfigPlan,
+    ) -> Result<String, PortError> {
+        let spec = &config.spec;
         let key = self.keyring.driver_key().ok();
-        let text = self.text(spec, (&node.node, &node.wanted), key.as_deref());
+        let text = self.text(spec, node, key.as_deref());
         let text = text.ok_or_else(|| {
             let detail = format!("the site no longer has a spec `{spec}`");
             PortError::refused(
@@ -102,7 +123,7 @@ impl SiteConfigurer {
                 "homestak manifest plan shows the present state",
             )
         })?;
-        if spec_digest(&text) != node.config.digest {
+        if spec_digest(&text) != config.digest {
             let detail = format!(
                 "the spec `{spec}`, or a document it refers to, was changed after the plan was made"
             );
@@ -114,7 +135,7 @@ impl SiteConfigurer {
         Ok(text)
     }
 
-    fn way(&self, node: &ConfigTarget) -> Ssh {
+    fn ssh(&self, node: &ConfigTarget) -> Ssh {
         let (address, user) = (node.address, &node.wanted.user);
         Ssh::to(&self.keyring, address, user, node.guest.as_str())
             .with_connect_timeout(self.session.timeouts().of(Limit::Ssh))
@@ -126,18 +147,19 @@ impl SiteConfigurer {
 impl PlanContext for SiteConfigurer {
     type Error = DriverError;
 
-    /// Reports nodes of the manifest that are recorded on hosts outside the plan.
+    /// Reports nodes of the manifest that are recorded on hosts outside the plan, when asked to.
     fn observing(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords) {
         let (notices, manifest) = (&self.session.notices, &resolved.name);
         let mut others: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (_, record) in elsewhere.0.iter().filter(|(of, _)| of == manifest) {
+        let of_manifest = |(of, _): &&(String, NodeRecord)| self.announces && of == manifest;
+        for (_, record) in elsewhere.0.iter().filter(of_manifest) {
             let nodes = others.entry(record.host.as_str()).or_default();
             nodes.push(record.name.as_str());
         }
         for (host, nodes) in others {
             let nodes = nodes.join("`, `");
             notices.notice(&format!(
-                "notice: `{manifest}` is on `{host}` too, with `{nodes}`; this plan does not include `{host}`"
+                "notice: `{manifest}` has nodes on `{host}`, which this plan does not include: `{nodes}`"
             ));
         }
         notices.detail(&format!("observing {}", hosts.join(", ")));
@@ -173,6 +195,7 @@ impl PlanContext for SiteConfigurer {
                 let config = ConfigPlan {
                     digest: spec_digest(&text),
                     port: ssh_port(&text),
+                    mode: written.map_or(Mode::Push, |written| written.mode.value),
                     spec,
                     found: None,
                     unseen: None,
@@ -186,18 +209,20 @@ impl PlanContext for SiteConfigurer {
     fn not_applied(&self, resolved: &ResolvedManifest, node: &NodePlan) -> Option<String> {
         notice_not_applied(&self.session.catalog, resolved, node)
     }
+
+    fn is_simulated(&self, resolved: &ResolvedManifest, node: &NodePlan) -> bool {
+        not_applied(&self.session.catalog, resolved, node) == Some(NotApplied::Simulated)
+    }
 }
 
-/// Why the spec of a node is not applied from here.
+/// Why the spec of a node is not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotApplied {
     /// A simulated guest has no inside.
     Simulated,
-    /// It fetches its spec from a server.
-    Fetched,
     /// SSH is disabled for the manifest.
     NoSsh,
-    /// On this machine a hypervisor is a homestak host, whatever its spec says about Proxmox VE.
+    /// On this machine a hypervisor is a homestak host; Proxmox VE in its spec is ignored.
     Hypervisor,
 }
 
@@ -205,15 +230,14 @@ impl NotApplied {
     /// Returns the reason as text.
     pub fn why(self) -> &'static str {
         match self {
-            Self::Simulated => "it is simulated",
-            Self::Fetched => "it fetches its spec itself",
+            Self::Simulated => "the host is simulated",
             Self::NoSsh => "`settings.verify_ssh` of the manifest is false",
             Self::Hypervisor => "nodes of type `pve` are not configured on this machine",
         }
     }
 }
 
-/// Returns why the spec of a node, if it has one, is not applied from here.
+/// Returns why the spec of a node, if it has one, is not applied.
 pub fn not_applied(
     catalog: &Catalog,
     resolved: &ResolvedManifest,
@@ -224,9 +248,7 @@ pub fn not_applied(
     written.spec.as_ref()?;
     if traits.is_simulated {
         Some(NotApplied::Simulated)
-    } else if written.mode.value == Mode::Pull {
-        Some(NotApplied::Fetched)
-    } else if !resolved.settings.verify_ssh.value {
+    } else if written.mode.value != Mode::Pull && !resolved.settings.verify_ssh.value {
         Some(NotApplied::NoSsh)
     } else if !traits.configures_hypervisors && written.kind.value == NodeType::Pve {
         Some(NotApplied::Hypervisor)
@@ -241,11 +263,13 @@ pub fn notice_not_applied(
     resolved: &ResolvedManifest,
     node: &NodePlan,
 ) -> Option<String> {
+    let written = resolved.node(&node.name)?;
     let why = match not_applied(catalog, resolved, node)? {
-        NotApplied::Simulated | NotApplied::Fetched => return None,
-        why @ (NotApplied::NoSsh | NotApplied::Hypervisor) => why.why(),
+        // No notice for push nodes: that they are simulated is clear from the plan.
+        NotApplied::Simulated if written.mode.value == Mode::Push => return None,
+        why @ (NotApplied::Simulated | NotApplied::NoSsh | NotApplied::Hypervisor) => why.why(),
     };
-    let spec = &resolved.node(&node.name)?.spec.as_ref()?.value;
+    let spec = &written.spec.as_ref()?.value;
     Some(format!("its spec `{spec}` is not applied: {why}"))
 }
 
@@ -258,15 +282,11 @@ impl SiteConfigurer {
         ports: &[u16],
         mut work: impl FnMut(&Ssh) -> Result<T, PushError>,
     ) -> Result<T, PortError> {
-        let ssh = self.way(node);
+        let ssh = self.ssh(node);
         let mut last = PushError::Lost { tries: 0 };
         for port in ports {
             match work(&ssh.clone().with_port(*port)) {
-                Err(PushError::Ssh(SshError::Unreachable { said, sent }))
-                    if said.contains("refused") =>
-                {
-                    last = PushError::Ssh(SshError::Unreachable { said, sent });
-                }
+                Err(PushError::Ssh(error)) if error.is_refused() => last = PushError::Ssh(error),
                 done => return done.map_err(|error| at_port(&error, doing, node)),
             }
         }
@@ -277,72 +297,74 @@ impl SiteConfigurer {
 #[async_trait]
 impl Configurer for SiteConfigurer {
     async fn check(&self, node: &ConfigTarget) -> Result<SpecComparison, PortError> {
-        let doing = format!("look inside `{}`", node.node);
-        let (own, node, at) = (self.clone(), node.clone(), doing.clone());
-        // Cancel safety: looking changes nothing.
-        run_blocking(&doing, move || {
-            let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
-            own.at_first(&at, &node, &node.ports, |ssh| pusher.check(ssh, &text))
-        })
-        .await
+        let doing = format!("check the configuration of `{}`", node.node);
+        if node.config.mode == Mode::Pull {
+            let text = self.text_of(&doing, node).await?;
+            let checked = self.server.check(node, &text).await;
+            return checked.map_err(|error| error.at_port(&doing));
+        }
+        let (own, to, at) = (self.clone(), node.clone(), doing.clone());
+        // Cancel safety: changes nothing.
+        let found = run_blocking(&doing, move || {
+            let guest = (to.node.as_str(), &to.wanted);
+            let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, guest, &to.config)?);
+            own.at_first(&at, &to, &to.ports, |ssh| pusher.check(ssh, &text))
+        });
+        let mut found = found.await?;
+        found.settled &= self.is_in_mode(&doing, node).await?;
+        Ok(found)
     }
 
-    async fn converge(
-        &self,
-        node: &ConfigTarget,
-        hear: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
-    ) -> Result<bool, PortError> {
+    async fn converge(&self, node: &ConfigTarget, report: Progress) -> Result<bool, PortError> {
         let doing = format!("configure `{}`", node.node);
-        let (own, node, at) = (self.clone(), node.clone(), doing.clone());
-        // Cancel safety: the node continues on its own; the flag ends the thread that follows it.
-        let dropped = DropFlag::default();
-        let is_dropped = dropped.0.clone();
-        run_blocking(&doing, move || {
-            let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
-            let after = own.way(&node).with_port(node.config.port);
-            let hear = |event: &Event| tell(event, hear.as_ref());
-            let stop = || is_dropped.load(Ordering::Relaxed);
-            own.at_first(&at, &node, &node.ports, |ssh| {
-                pusher.converge(ssh, &after, &text, &hear, &stop)
-            })
-        })
-        .await
+        match node.config.mode {
+            Mode::Push => self.push(&doing, node, report).await,
+            Mode::Pull => self.pull(&doing, node, report).await,
+            Mode::Hybrid => self.hybrid(&doing, node, report).await,
+        }
     }
 
     async fn revert(
         &self,
         node: &ConfigTarget,
         before: &AppliedSpec,
-        hear: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
+        report: Progress,
     ) -> Result<bool, PortError> {
         let doing = format!("undo the configuration of `{}`", node.node);
+        if node.config.mode == Mode::Pull {
+            return Err(PortError::refused(
+                &doing,
+                "it applies the spec that is published, and the driver does not log in to it",
+                "restore the earlier spec in the site, then apply again",
+            ));
+        }
         let (own, node, before) = (self.clone(), node.clone(), before.clone());
         let at = doing.clone();
         let undone = run_blocking(&doing, move || {
             let pusher = own.pusher(&at)?;
-            let after = own.way(&node).with_port(before.port);
+            let after = own.ssh(&node).with_port(before.port);
             // It listens on the port of the spec to be reverted, or on the one before.
             let mut ports = node.ports.clone();
             ports.sort_by_key(|port| *port != node.config.port);
             let digests = (node.config.digest.as_str(), before.digest.as_str());
-            let hear = |event: &Event| tell(event, hear.as_ref());
+            let report = |event: &Event| report_event(event, report.as_ref());
             own.at_first(&at, &node, &ports, |ssh| {
-                pusher.revert(ssh, &after, digests, &hear)
+                pusher.revert(ssh, &after, digests, &report)
             })
         });
-        // Cancel safety: the node continues by itself; the next who asks finds what it became.
-        leavable(Duration::ZERO, undone).await
+        // Cancel safety: the node continues by itself; the next check finds the result.
+        interruptible(Duration::ZERO, undone).await
     }
 }
 
 /// Converts an error. A node that denies access may still be creating its user on its first boot;
 /// later, access is retried a few times only.
 fn at_port(error: &PushError, doing: &str, node: &ConfigTarget) -> PortError {
-    let mut worded = error.to_port_error(doing);
+    let mut port_error = error.to_port_error(doing);
     if matches!(error, PushError::Ssh(SshError::Denied { .. })) && !node.is_new {
-        worded.class = ErrorClass::Broken;
+        port_error.class = ErrorClass::Broken;
     }
-    worded
+    port_error
 }
 
 /// Sets a flag when it is dropped.
@@ -356,137 +378,29 @@ impl Drop for DropFlag {
 }
 
 /// Reports an event of a node.
-fn tell(event: &Event, hear: &(dyn Fn(ProviderEvent) + Send + Sync)) {
+fn report_event(event: &Event, report: &(dyn Fn(ProviderEvent) + Send + Sync)) {
     match event {
         Event::Changes { changes } => {
-            hear(ProviderEvent::Began);
+            report(ProviderEvent::Began);
             for change in changes {
                 if change.handling == Handling::Report {
                     let found = change.found.lines().next().unwrap_or_default();
                     let text = format!("{} is {found}, and is not changed", change.id);
-                    hear(ProviderEvent::Warning(text));
+                    report(ProviderEvent::Warning(text));
                 }
             }
         }
-        Event::Step { description } => hear(ProviderEvent::Doing(description.to_string())),
-        Event::Confirm { .. } => hear(ProviderEvent::Waiting("a new connection to it".to_owned())),
-        Event::Reverted { reason } => hear(ProviderEvent::Warning(format!(
+        Event::Step { description } => report(ProviderEvent::Doing(description.to_string())),
+        Event::Confirm { .. } => {
+            report(ProviderEvent::Waiting("a new connection to it".to_owned()));
+        }
+        Event::Reverted { reason } => report(ProviderEvent::Warning(format!(
             "changes were reverted: {reason}"
         ))),
         Event::Heartbeat | Event::End { .. } => {}
     }
 }
 
+mod modes;
 #[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use homestak_core::catalog::{Catalog, InputDocument};
-    use homestak_core::doc::DocumentKind;
-    use homestak_core::plan::SpecComparison;
-    use homestak_core::resolve::{ResolveOptions, manifest};
-    use serde_json::json;
-
-    use super::*;
-    use crate::hosts;
-    use crate::hosts::local::LOCAL;
-    use crate::hosts::sim::SIM;
-
-    /// A running node.
-    fn node(is_new: bool) -> ConfigTarget {
-        let wanted = json!({
-            "uuid": "11111111-1111-4111-8111-111111111111", "kind": "vm", "host": "father",
-            "cores": 1, "memory": 1024, "disk": 10, "storage": "local", "image_storage": "local",
-            "source": "debian-12", "mac": "", "bridge": "vmbr0", "dns": [],
-            "unprivileged": true, "hosts_guests": false, "user": "ops", "packages": [],
-        });
-        ConfigTarget {
-            node: "web".to_owned(),
-            host: "father".to_owned(),
-            guest: serde_json::from_value(wanted["uuid"].clone()).expect("an identity"),
-            address: IpAddr::from([192, 0, 2, 7]),
-            ports: vec![22],
-            wanted: serde_json::from_value(wanted).expect("a node"),
-            config: ConfigPlan {
-                spec: "web".to_owned(),
-                digest: String::new(),
-                port: 22,
-                found: Some(SpecComparison::default()),
-                unseen: None,
-            },
-            is_new,
-        }
-    }
-
-    #[test]
-    fn a_spec_that_is_not_applied_is_named_with_its_reason() {
-        let input = |kind, name: &str, text: &str| InputDocument {
-            kind,
-            name: name.to_owned(),
-            path: format!("{name}.yaml"),
-            text: Ok(text.to_owned()),
-        };
-        let notice = |host: &str, settings: &str, node: &str| {
-            let text = format!("{settings}nodes:\n  - {{name: web, preset: small, {node}}}\n");
-            let mut catalog = Catalog::read(vec![
-                input(DocumentKind::Manifest, "m", &text),
-                input(
-                    DocumentKind::Preset,
-                    "small",
-                    "cores: 1\nmemory: 1024\ndisk: 10\n",
-                ),
-                input(
-                    DocumentKind::Image,
-                    "debian-12",
-                    "source: https://example.org/d.qcow2\n",
-                ),
-                input(DocumentKind::Image, "pve-9", "recipe: {suite: trixie}\n"),
-                input(
-                    DocumentKind::Node,
-                    "father",
-                    "api_endpoint: https://127.0.0.1:8006\n",
-                ),
-                input(DocumentKind::Spec, "web", "schema_version: 1\n"),
-            ]);
-            catalog.kinds = hosts::known(hosts::KINDS);
-            let request = ResolveOptions {
-                host: Some("father".to_owned()),
-                ..ResolveOptions::default()
-            };
-            let (resolved, faults) = manifest(&catalog, "m", &request);
-            let resolved = resolved.unwrap_or_else(|| panic!("{faults:?}"));
-            let node = json!({
-                "name": "web", "host": host, "place": { "host": host }, "depth": 0,
-                "action": "nothing", "reasons": [],
-            });
-            let node = serde_json::from_value(node).expect("a node");
-            notice_not_applied(&catalog, &resolved, &node)
-        };
-        let no_ssh = "settings: {verify_ssh: false}\n";
-        let why = |text: Option<String>| text.unwrap_or_default();
-        assert!(why(notice("father", no_ssh, "spec: web")).contains("`settings.verify_ssh`"));
-        assert!(why(notice(LOCAL, "", "spec: web, type: pve")).contains("type `pve`"));
-        for (host, settings, node) in [
-            ("father", "", "spec: web"),
-            ("father", "", "spec: web, type: pve"),
-            (LOCAL, "", "spec: web"),
-            (SIM, no_ssh, "spec: web"),
-            ("father", no_ssh, "image: debian-12"),
-        ] {
-            assert_eq!(
-                notice(host, settings, node),
-                None,
-                "{host} {settings} {node}"
-            );
-        }
-    }
-
-    #[test]
-    fn denied_access_is_waited_for_on_the_first_boot_only() {
-        let said = "ops@192.0.2.7: Permission denied (publickey)".into();
-        let denied = PushError::Ssh(SshError::Denied { said });
-        let class = |is_new| at_port(&denied, "configure", &node(is_new)).class;
-        assert!(matches!(class(true), ErrorClass::Unreachable { .. }));
-        assert_eq!(class(false), ErrorClass::Broken);
-    }
-}
+mod tests;

@@ -43,7 +43,7 @@ pub async fn drift(job: &Job, known: &RecordedNode) -> Result<Drift, DriverError
     let why = match (unseen, power) {
         (Some(unseen), _) => &*unseen.why,
         (None, Some(PowerState::Running)) => "the next apply replaces it",
-        (None, Some(PowerState::Stopped)) => "it does not run",
+        (None, Some(PowerState::Stopped)) => "it is not running",
         (None, Some(PowerState::Unknown)) => "its power state is not known",
         (None, None) => "it does not exist",
     };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use homestak_core::plan::{Plan, PlanOptions};
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest};
 use homestak_engine::events::{EventHub, Observer};
-use homestak_engine::journal::{Journal, RunId, RunOutcome, RunSummary, Scope};
+use homestak_engine::journal::{Journal, RunId, RunOutcome, RunSummary};
+use homestak_engine::observe::ObserveError;
 use homestak_engine::operate::{Limits, Operator, UndoItem, rollback_plan};
 use homestak_engine::planning::{PlanError, PlanRequest};
 use homestak_engine::ports::HostConnector;
@@ -55,7 +56,11 @@ impl Driver {
         Ok(Self {
             operator: Operator {
                 connector: hosts.clone(),
-                seeds: Arc::new(SiteSeedSource::new(session.clone(), keyring.clone())),
+                seeds: Arc::new(SiteSeedSource::new(
+                    session.clone(),
+                    keyring.clone(),
+                    configurer.clone(),
+                )),
                 configurer: Arc::new(configurer.clone()),
                 journal: journal(settings)?,
                 hub,
@@ -88,7 +93,7 @@ impl Driver {
         })
     }
 
-    /// Returns where places are found.
+    /// Returns the connector to hosts.
     pub fn connector(&self) -> &Arc<dyn HostConnector> {
         &self.operator.connector
     }
@@ -96,6 +101,18 @@ impl Driver {
     /// Observes hosts and makes a plan.
     pub async fn plan(
         &self,
+        resolved: &ResolvedManifest,
+        request: &ResolveOptions,
+        options: &PlanOptions,
+    ) -> Result<Plan, DriverError> {
+        self.plan_with(&self.configurer, resolved, request, options)
+            .await
+    }
+
+    /// Makes a plan with a certain configurer.
+    pub(crate) async fn plan_with(
+        &self,
+        configurer: &SiteConfigurer,
         resolved: &ResolvedManifest,
         request: &ResolveOptions,
         options: &PlanOptions,
@@ -108,12 +125,11 @@ impl Driver {
             request,
             options,
         };
-        let plan = self.operator.plan(&wanted, &self.configurer).await;
+        let plan = self.operator.plan(&wanted, configurer).await;
         plan.map_err(|error| match error {
             PlanError::Journal(error) => error.into(),
-            PlanError::Host(error) => {
-                let scopes = Scope::of_manifest(site, resolved);
-                DriverError::of_host(scopes.first().map_or("", |scope| &scope.host), &error)
+            PlanError::Host(ObserveError { host, error }) => {
+                DriverError::of_host(host.as_deref().unwrap_or("the host"), &error)
             }
             PlanError::Diagnostics(faults) => {
                 // Notices were reported when the manifest was resolved first.

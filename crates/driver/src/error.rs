@@ -1,6 +1,8 @@
 //! Errors of the driver: kind, message and hints.
 
+use std::error::Error;
 use std::fmt::Write as _;
+use std::io;
 use std::path::Path;
 
 use homestak_api::v1::FailureDetail;
@@ -108,13 +110,22 @@ impl DriverError {
     }
 
     /// Makes an error for a file.
-    pub fn file(doing: &str, path: &Path, error: &dyn std::error::Error) -> Self {
+    pub fn file(doing: &str, path: &Path, error: &(dyn Error + 'static)) -> Self {
         let mut message = format!("Cannot {doing} `{}`", path.display());
         // The path is in the message already.
         let whole = error.source().map_or_else(|| error.to_string(), chain);
         let cause = whole.rsplit_once("`: ").map_or(&*whole, |(_, cause)| cause);
         _ = write!(message, ": {cause}.");
-        Self::failed(message)
+        Self::failed(message).hint_if_full(error)
+    }
+
+    /// Adds a hint if the cause of an error is a full disk.
+    #[must_use]
+    pub fn hint_if_full(self, error: &(dyn Error + 'static)) -> Self {
+        match std::iter::successors(Some(error), |error| (*error).source()).any(is_full) {
+            true => self.hint("the disk is full: free space and repeat the command"),
+            false => self,
+        }
     }
 
     /// Converts an error of a host.
@@ -157,6 +168,15 @@ impl DriverError {
             ..PortError::refused(doing, detail, self.hints.join("; "))
         }
     }
+}
+
+/// Returns whether an error is that of a full disk. Its causes are not searched.
+fn is_full(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref().map(io::Error::kind);
+    matches!(
+        kind,
+        Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    ) || homestak_store::is_disk_full(error)
 }
 
 /// Renamed manifests.
@@ -258,7 +278,7 @@ impl From<&homestak_site::id::IdError> for DriverError {
     fn from(error: &homestak_site::id::IdError) -> Self {
         use homestak_site::id::IdError;
         let failed = Self::failed(format!("The site's id: {}.", chain(error)));
-        let carried = "guests carry the id, and only guests that carry it are the site's";
+        let carried = "guests are tagged with the id; only guests with this tag belong to the site";
         match error {
             IdError::NotEditable {
                 path,
@@ -268,13 +288,21 @@ impl From<&homestak_site::id::IdError> for DriverError {
                 "in {}, replace the value of `id` with {id}, and that of `schema_version` with 2",
                 path.display()
             )),
+            IdError::Write {
+                path,
+                lines,
+                is_document: false,
+                ..
+            } => failed.hint(format!(
+                "write to {}:\n{}",
+                path.display(),
+                lines.trim_end()
+            )),
             IdError::Write { path, lines, .. } | IdError::NotEditable { path, lines, .. } => {
                 let (path, lines) = (path.display(), lines.trim_end());
-                failed.hint(if lines.starts_with("schema_version") {
-                    format!("in {path}, replace the line `schema_version`, or add both:\n{lines}")
-                } else {
-                    format!("write to {path}:\n{lines}")
-                })
+                failed.hint(format!(
+                    "in {path}, replace the line `schema_version`, or add both:\n{lines}"
+                ))
             }
             IdError::Conflict(_) => Self {
                 kind: ErrorKind::Refused,
@@ -361,7 +389,7 @@ impl From<homestak_core::token::TokenError> for DriverError {
                 made.hint("put 64 hexadecimal digits under `auth.signing_key`")
             }
             TokenError::Malformed(_) => {
-                made.hint("a token is `payload.signature`; was it cut when it was copied?")
+                made.hint("a token is `payload.signature`; check that it was copied completely")
             }
             TokenError::Signature | TokenError::Expired(_) | TokenError::Audience => {
                 made.hint("mint a new one: homestak token mint NODE SPEC")
@@ -378,11 +406,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_full_disk_has_a_hint() {
+        let hints = |number| {
+            let error = std::io::Error::from_raw_os_error(number);
+            DriverError::file("write", Path::new("/x"), &error).hints
+        };
+        assert_eq!(hints(28).len(), 1);
+        assert_eq!(hints(122).len(), 1);
+        assert!(hints(2).is_empty());
+        // Such as from `fs_err`.
+        let wrapped = |kind, text: &str| {
+            let error = io::Error::new(kind, text);
+            let error = homestak_site::InitError::Write("/x".into(), error);
+            DriverError::failed("Cannot write.")
+                .hint_if_full(&error)
+                .hints
+        };
+        assert_eq!(wrapped(io::ErrorKind::StorageFull, "full").len(), 1);
+        assert!(wrapped(io::ErrorKind::Other, "(os error 28)").is_empty());
+    }
+
+    #[test]
     fn host_trust_is_suggested_for_certificate_errors_only() {
         let hints = |next| {
             let error = PortError {
                 next,
-                ..PortError::refused("look", "the image of the certificate authority", "")
+                ..PortError::refused("observe", "the image of the certificate authority", "")
             };
             DriverError::of_host("father", &error).hints.join("\n")
         };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{Plan, PlanOptions, Verb};
+use homestak_core::plan::{Plan, PlanOptions, Verb, configure_only};
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest};
 use homestak_engine::context::run_blocking;
 use homestak_engine::events::Observer;
@@ -18,7 +18,8 @@ use homestak_site::SiteSource;
 
 use crate::driver::Driver;
 use crate::error::{DriverError, count};
-use crate::preflight::Severity;
+use crate::nodes::RecordedNode;
+use crate::preflight::FindingSeverity;
 use crate::runs::{has_runs, is_unfinished, lost_id_hint, other_site_hint, runs_of_other_sites};
 use crate::select::{ManifestSelector, select};
 use crate::session::Session;
@@ -70,8 +71,36 @@ impl Job {
     }
 
     /// Locks the manifest on its hosts, and ensures that a site without an id has not lost it.
-    pub async fn lock(&self) -> Result<Box<dyn Lease>, DriverError> {
-        let lease = self.driver.journal().lock(&self.scopes()?).await?;
+    /// Without hosts there is nothing to lock, and a plan executes nothing.
+    pub async fn lock(&self) -> Result<Option<Box<dyn Lease>>, DriverError> {
+        self.lock_scopes(&self.scopes()?).await
+    }
+
+    /// Locks the manifest on its hosts and on those of some recorded nodes, which may be others. Also
+    /// returns what was locked.
+    pub(crate) async fn lock_with(
+        &self,
+        recorded: &[&RecordedNode],
+    ) -> Result<(Option<Box<dyn Lease>>, BTreeSet<Scope>), DriverError> {
+        let mut scopes: BTreeSet<Scope> = self.scopes()?.into_iter().collect();
+        let hosts = recorded.iter().map(|node| self.scope_of(node));
+        scopes.extend(hosts.collect::<Result<Vec<Scope>, DriverError>>()?);
+        let locked: Vec<Scope> = scopes.iter().cloned().collect();
+        Ok((self.lock_scopes(&locked).await?, scopes))
+    }
+
+    /// Returns the scope that runs on a recorded node lock. Its record may be of the first format,
+    /// which has no site.
+    pub(crate) fn scope_of(&self, node: &RecordedNode) -> Result<Scope, DriverError> {
+        let Scope { manifest, host, .. } = &node.scope;
+        Ok(Scope::new(Some(self.session().id()?), manifest, host))
+    }
+
+    async fn lock_scopes(&self, scopes: &[Scope]) -> Result<Option<Box<dyn Lease>>, DriverError> {
+        let lease = match scopes {
+            [] => None,
+            scopes => Some(self.driver.journal().lock(scopes).await?),
+        };
         let session = self.session();
         if session.has_id {
             return Ok(lease);
@@ -84,7 +113,7 @@ impl Job {
             return Ok(lease);
         }
         session.require_none_yet()?;
-        let refused = DriverError::refused("The site has no id, and it may have had one.");
+        let refused = DriverError::refused("The site has no id; its id may have been lost.");
         let hints = others.iter().map(other_site_hint);
         Err(hints
             .fold(refused, DriverError::hint)
@@ -118,12 +147,27 @@ impl Job {
 
     /// Observes hosts and makes a plan.
     pub async fn plan(&self, options: &PlanOptions) -> Result<Plan, DriverError> {
+        let configurer = self.driver.configurer.clone().announcing();
         let plan = self
             .driver
-            .plan(&self.resolved, &self.request, options)
+            .plan_with(&configurer, &self.resolved, &self.request, options)
             .await?;
         self.notice_other_ids(&plan).await?;
         Ok(plan)
+    }
+
+    /// Observes hosts, and plans only the configuration of nodes that run: of those that are named,
+    /// or of all.
+    pub async fn plan_configuration(
+        &self,
+        options: &PlanOptions,
+        names: &[String],
+    ) -> Result<Plan, DriverError> {
+        let known = || self.resolved.nodes.iter().map(|node| node.name.as_str());
+        if let Some(name) = names.iter().find(|name| !known().any(|one| one == *name)) {
+            return Err(DriverError::unknown("node", name, known()));
+        }
+        Ok(configure_only(self.plan(options).await?, names))
     }
 
     /// Reports other sites that this one may be, when it has no id or the plan finds none of its
@@ -201,17 +245,16 @@ impl Job {
     /// Checks every host of a plan. Failures refuse the plan; other findings are reported.
     pub async fn preflight(&self, plan: &Plan) -> Result<(), DriverError> {
         let notices = &self.session().notices;
-        let makes = Some(plan).filter(|plan| plan.verb == Verb::Apply);
         let mut failures = Vec::new();
         for host in &plan.hosts {
             notices.detail(&format!("checking {host}"));
-            for finding in self.driver.hosts.of(host).check(host, makes).await? {
+            for finding in self.driver.hosts.of(host)?.check(host, Some(plan)).await? {
                 let text = format!("{host}: {}: {}", finding.check, finding.detail);
                 match finding.severity {
-                    Severity::Good => {}
-                    Severity::Unknown => notices.detail(&format!("unknown: {text}")),
-                    Severity::Warning => notices.notice(&format!("warning: {text}")),
-                    Severity::Failure => {
+                    FindingSeverity::Good => {}
+                    FindingSeverity::Unknown => notices.detail(&format!("unknown: {text}")),
+                    FindingSeverity::Warning => notices.notice(&format!("warning: {text}")),
+                    FindingSeverity::Failure => {
                         notices.notice(&format!("failure: {text}"));
                         failures.push(finding.fix);
                     }

@@ -1,7 +1,7 @@
 //! Runs manifests for any front end: opens the site, connects to hosts, observes, plans, checks,
 //! executes, verifies and reports.
 //!
-//! Never prints, asks, or reads arguments or the environment.
+//! It does not print or prompt, and does not read arguments or the environment.
 
 mod blocking;
 pub mod clock;
@@ -13,6 +13,8 @@ mod driver;
 pub mod error;
 pub mod hosts;
 pub mod job;
+pub mod node_job;
+pub mod node_update;
 pub mod nodes;
 pub mod notices;
 pub mod observation;
@@ -21,12 +23,15 @@ pub mod preflight;
 mod process;
 pub mod publish;
 pub mod rebuild;
+pub mod repos;
 pub mod resume;
 pub mod rollback;
+pub mod run_follow;
 pub mod runs;
 pub mod secrets;
 mod seed_source;
 pub mod select;
+pub mod server;
 pub mod session;
 pub mod settings;
 pub mod site_keys;

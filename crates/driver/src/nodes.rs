@@ -47,7 +47,7 @@ impl RecordedNode {
         format!("-M {} -H {}", self.scope.manifest, self.scope.host)
     }
 
-    /// Returns whether it is a container on Proxmox VE, which gets only root's keys on first boot.
+    /// Returns whether it is a container without first-boot data, which gets only root's keys.
     fn is_foreign_container(&self) -> bool {
         self.record.guest.kind == GuestKind::Ct && !self.traits.seeds_containers
     }
@@ -113,18 +113,21 @@ pub async fn one(
 pub fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<RecordedNode>, DriverError> {
     let known = &nodes.list;
     let mut chosen: BTreeSet<usize> = BTreeSet::new();
-    let words = wanted.iter().flat_map(|word| word.split(','));
-    for word in words.map(str::trim).filter(|word| !word.is_empty()) {
-        if !word.contains(['*', '?']) {
-            let one = named(nodes, word)?;
+    let patterns = wanted.iter().flat_map(|pattern| pattern.split(','));
+    for pattern in patterns
+        .map(str::trim)
+        .filter(|pattern| !pattern.is_empty())
+    {
+        if !pattern.contains(['*', '?']) {
+            let one = named(nodes, pattern)?;
             chosen.extend(known.iter().position(|node| std::ptr::eq(node, one)));
             continue;
         }
-        let fits = |node: &RecordedNode| fits(word, node.name());
+        let fits = |node: &RecordedNode| fits(pattern, node.name());
         let fitting = known.iter().enumerate().filter(|(_, node)| fits(node));
         let fitting: Vec<usize> = fitting.map(|(at, _)| at).collect();
         if fitting.is_empty() {
-            return Err(none(nodes, format!("No node matches `{word}`.")));
+            return Err(none(nodes, format!("No node matches `{pattern}`.")));
         }
         chosen.extend(fitting);
     }
@@ -250,7 +253,7 @@ pub fn connection(
         );
     };
     let keyring = keyring(settings);
-    let word = |error: PortError| {
+    let failed = |error: PortError| {
         let made = DriverError::failed(format!("Cannot {}: {}.", error.doing, error.detail));
         if error.hint.is_empty() {
             made
@@ -258,7 +261,7 @@ pub fn connection(
             made.hint(error.hint)
         }
     };
-    keyring.driver_key().map_err(word)?;
+    keyring.driver_key().map_err(failed)?;
     let uuid = &node.record.guest.uuid;
     let (trust, user) = if node.is_foreign_container() {
         (HostKeyPolicy::Ask, "root".to_owned())
@@ -271,7 +274,7 @@ pub fn connection(
         .with_host_key_policy(trust)
         .with_connect_timeout(settings.timeouts.of(Limit::Ssh))
         .with_config_file(settings.ssh_config.clone());
-    let way = NodeConnection {
+    let connection = NodeConnection {
         ssh,
         trust,
         node: node.clone(),
@@ -280,10 +283,10 @@ pub fn connection(
         known_hosts: keyring.known_hosts().display().to_string(),
         key: format!("{}.pub", keyring.own_file().display()),
     };
-    if trust == HostKeyPolicy::Pinned && !keyring.is_pinned(uuid).map_err(word)? {
-        return Err(way.word(&SshError::HostKeyUnknown));
+    if trust == HostKeyPolicy::Pinned && !keyring.is_pinned(uuid).map_err(failed)? {
+        return Err(connection.driver_error(&SshError::HostKeyUnknown));
     }
-    Ok(way)
+    Ok(connection)
 }
 
 /// Returns the login user of a node. Older versions did not record it.
@@ -307,21 +310,21 @@ impl NodeConnection {
             left -= 1;
             match work(&self.ssh) {
                 Err(error) if left > 0 && error.is_transient() => std::thread::sleep(BETWEEN),
-                ended => return ended.map_err(|error| self.word(&error)),
+                ended => return ended.map_err(|error| self.driver_error(&error)),
             }
         }
     }
 
-    /// Converts an error.
-    pub fn word(&self, error: &SshError) -> DriverError {
+    /// Converts an SSH error, with hints for this node.
+    pub fn driver_error(&self, error: &SshError) -> DriverError {
         let (name, address, user) = (self.node.name(), self.address, &self.user);
         let uuid = &self.node.record.guest.uuid;
         let (file, key) = (&self.known_hosts, &self.key);
         match error {
             SshError::NotInstalled => DriverError::failed("ssh is not installed.").hint(INSTALL),
-            SshError::Unreachable { said, .. } => {
+            SshError::Unreachable { message, .. } => {
                 let status = self.node.options();
-                DriverError::failed(format!("`{name}` is not reachable at {address}: {said}."))
+                DriverError::failed(format!("`{name}` is not reachable at {address}: {message}."))
                     .hint(format!("homestak manifest status {status} shows its state"))
                     .hint(format!("homestak console {name} works without SSH"))
             }
@@ -335,16 +338,16 @@ impl NodeConnection {
             SshError::HostKeyUnknown if self.trust == HostKeyPolicy::Ask => DriverError::refused(
                 format!("The host key of `{name}` is not confirmed yet."),
             )
-            .hint(format!("homestak ssh {name} {} asks once", self.node.options())),
+            .hint(format!("homestak ssh {name} {} asks for confirmation", self.node.options())),
             SshError::HostKeyUnknown => {
-                DriverError::refused(format!("The host key of `{name}` is not known here."))
+                DriverError::refused(format!("The host key of `{name}` is not known to this driver."))
                     .hint(format!("another driver created the node, or {file} was deleted"))
                     .hint(format!(
                         "read /etc/ssh/ssh_host_ed25519_key.pub at its console, and write it after `{uuid}` in {file}"
                     ))
             }
-            SshError::Denied { said } => {
-                DriverError::failed(format!("`{name}` does not let `{user}` in: {said}.")).hint(
+            SshError::Denied { message } => {
+                DriverError::failed(format!("`{name}` denies access to `{user}`: {message}.")).hint(
                     format!("it must accept the key {key}; a node created by another driver has another key"),
                 )
             }
@@ -352,10 +355,10 @@ impl NodeConnection {
                 DriverError::failed(format!("The output of `{name}` is too large: {error}."))
             }
             SshError::TimedOut { .. } => {
-                DriverError::failed(format!("`{name}` is too slow: {error}."))
+                DriverError::failed(format!("`{name}` did not answer in time: {error}."))
             }
-            SshError::Failed { said } => {
-                DriverError::failed(format!("Cannot run anything on `{name}`: {said}."))
+            SshError::Failed { message } => {
+                DriverError::failed(format!("Cannot run anything on `{name}`: {message}."))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Messages of the driver beside its results and the events of runs.
+//! Messages of the driver, in addition to its results and the events of runs.
 
 use homestak_core::doc::{Diagnostics, Sources};
 

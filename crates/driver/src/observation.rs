@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use homestak_api::v1::NodePower;
+use homestak_core::doc::manifest::Mode;
 use homestak_core::observed::PowerState;
 use homestak_core::plan::{Action, NodePlan, PlanOptions, StepKind, Verb};
 use homestak_core::resolve::{ResolveOptions, manifest};
 use homestak_engine::journal::{Journal, Run, RunSummary, StepEvent};
+use homestak_engine::report::ConfigState;
 use jiff::Timestamp;
 
-use crate::configure::notice_not_applied;
+use crate::configure::not_applied;
 use crate::driver::Driver;
 use crate::error::DriverError;
 
@@ -27,6 +29,8 @@ pub struct NodeObservation {
     pub differences: Vec<String>,
     /// Whether it answered now.
     pub answered: bool,
+    /// Whether its spec is applied; `None` without one, and while it is not applied.
+    pub config: Option<ConfigState>,
 }
 
 /// Observes the nodes of a run. The error explains why hosts could not be asked.
@@ -49,7 +53,7 @@ pub async fn ask(
     let options = PlanOptions::new(Verb::Apply);
     let plan = driver.plan(&resolved, &request, &options).await?;
     let nodes = plan.nodes.iter();
-    let live = |node: &NodePlan| live(node, notice_not_applied(catalog, &resolved, node).is_some());
+    let live = |node: &NodePlan| live(node, not_applied(catalog, &resolved, node).is_some());
     Ok(nodes.map(|node| (node.name.clone(), live(node))).collect())
 }
 
@@ -88,7 +92,9 @@ fn live(node: &NodePlan, not_applied: bool) -> NodeObservation {
         power,
         differs,
         differences,
-        answered: inside.is_some(),
+        // What a node reported to the server is no answer of now.
+        answered: inside.is_some() && config.is_some_and(|config| config.mode != Mode::Pull),
+        config: ConfigState::planned(node),
     }
 }
 
@@ -106,7 +112,7 @@ pub async fn contacts(
         let Some(run) = journal.run(head.id).await? else {
             continue;
         };
-        for (node, reached) in met(&run) {
+        for (node, reached) in last_contacts(&run) {
             last.entry(node).or_insert(reached);
         }
     }
@@ -115,15 +121,15 @@ pub async fn contacts(
 }
 
 /// Returns when nodes were reached, or that they were created or destroyed, newest first.
-fn met(run: &Run) -> Vec<(String, Option<Timestamp>)> {
-    let met = run.step_entries().rev().filter_map(|(at, entry)| {
+fn last_contacts(run: &Run) -> Vec<(String, Option<Timestamp>)> {
+    let contacts = run.step_entries().rev().filter_map(|(at, entry)| {
         let step = &run.plan.steps[at];
-        let met = match (step.kind, &entry.happened) {
+        let reached = match (step.kind, &entry.happened) {
             (StepKind::Ready | StepKind::Configure, StepEvent::Done { .. }) => Some(entry.at),
             (StepKind::Create | StepKind::Destroy, _) => None,
             _ => return None,
         };
-        Some((run.plan.nodes.get(step.node?)?.name.clone(), met))
+        Some((run.plan.nodes.get(step.node?)?.name.clone(), reached))
     });
-    met.collect()
+    contacts.collect()
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use homestak_api::v1::{self, ConfigMode, ManifestPlan};
+use homestak_api::v1::{self, ManifestPlan};
 use homestak_core::plan::{NodePlan, OnError, PLAN_FORMAT, Plan, PlanOptions, Refusal, Verb};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -43,12 +43,12 @@ impl PlanFileOptions {
         options: &mut PlanOptions,
     ) -> Result<(), DriverError> {
         if plan.verb != Verb::Apply {
-            return Err(DriverError::usage("The plan is not one of `apply`."));
+            return Err(DriverError::usage("The plan was not made for `apply`."));
         }
-        if !choice.is_made() {
+        if !choice.is_given() {
             choice.file = self.choice.file;
             choice.json = self.choice.json;
-            if !choice.is_made() {
+            if !choice.is_given() {
                 choice.name = Some(plan.manifest.clone());
             }
         }
@@ -75,14 +75,17 @@ pub fn write(
         file: (choice.file.as_ref()).map(|file| absolute(file).display().to_string()),
         json: choice.json.clone(),
         host: choice.host.clone(),
-        mode: choice.mode.map(ConfigMode::from),
+        mode: choice.mode,
         prune: options.prune,
         depth: options.depth,
-        on_error: options.on_error.map(v1::OnError::from),
+        on_error: options.on_error,
         parallelism: options.parallelism,
         site_is_new,
     };
-    ManifestPlan::new(plan, options)
+    ManifestPlan {
+        plan: plan.clone(),
+        options,
+    }
 }
 
 /// Reads a plan from a file.
@@ -90,7 +93,7 @@ pub fn read(path: &Path) -> Result<(Plan, PlanFileOptions), DriverError> {
     let text =
         fs_err::read_to_string(path).map_err(|error| DriverError::file("read", path, &error))?;
     let wrong = |why: String| {
-        DriverError::failed(format!("`{}` holds no plan: {why}.", path.display()))
+        DriverError::failed(format!("`{}` is not a plan: {why}.", path.display()))
             .hint("homestak manifest plan --out FILE writes one")
     };
     let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -129,12 +132,12 @@ fn differences(then: &Plan, now: &Plan) -> Vec<String> {
             "the plan is of the site `{then}`, and this site is `{now}`"
         )];
     }
-    let mut said = Vec::new();
+    let mut differences = Vec::new();
     for node in &then.nodes {
         match now.node(&node.name) {
-            None => said.push(format!("`{}` is no longer in the plan", node.name)),
+            None => differences.push(format!("`{}` is no longer in the plan", node.name)),
             Some(other) if other.without_reasons() != node.without_reasons() => {
-                said.push(difference(node, other));
+                differences.push(difference(node, other));
             }
             Some(_) => {}
         }
@@ -143,23 +146,23 @@ fn differences(then: &Plan, now: &Plan) -> Vec<String> {
         .nodes
         .iter()
         .filter(|node| then.node(&node.name).is_none());
-    said.extend(new.map(|node| format!("`{}` is new: {}", node.name, node.action.word())));
+    differences.extend(new.map(|node| format!("`{}` is new: {}", node.name, node.action.name())));
     let refused = |plan: &Plan| -> Vec<Refusal> {
         plan.refusals.iter().map(Refusal::without_reason).collect()
     };
     if refused(then) != refused(now) {
-        said.push("what is refused".to_owned());
+        differences.push("refusals".to_owned());
     }
     if then.images != now.images {
-        said.push("images that are needed".to_owned());
+        differences.push("required images".to_owned());
     }
-    if said.is_empty() && then.steps != now.steps {
-        said.push("the steps that do it".to_owned());
+    if differences.is_empty() && then.steps != now.steps {
+        differences.push("the steps".to_owned());
     }
-    if said.is_empty() {
-        said.push("settings of the manifest, or hosts".to_owned());
+    if differences.is_empty() {
+        differences.push("settings of the manifest, or hosts".to_owned());
     }
-    said
+    differences
 }
 
 fn difference(then: &NodePlan, now: &NodePlan) -> String {
@@ -167,8 +170,8 @@ fn difference(then: &NodePlan, now: &NodePlan) -> String {
     if then.action != now.action {
         return format!(
             "`{name}`: the action was {}, and is now {}",
-            then.action.word(),
-            now.action.word()
+            then.action.name(),
+            now.action.name()
         );
     }
     if then.found != now.found {

@@ -22,6 +22,7 @@ use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::hosts;
 use crate::runs::{RunSelector, lost_id_hint};
+use crate::select::unknown_host;
 use crate::session::require_sound;
 use crate::settings::DriverSettings;
 
@@ -65,7 +66,7 @@ pub async fn rebuild(
         }
     }
     let recorded = driver.journal().elsewhere(session.id()?, &[]).await?;
-    summary.strangers(driver, &recorded, which)?;
+    summary.find_unknown_guests(driver, &recorded, which)?;
     if !session.has_id {
         return Err(without_id(&summary));
     }
@@ -80,20 +81,26 @@ fn asked(
 ) -> Result<Vec<String>, DriverError> {
     let catalog = &driver.session.catalog;
     let mut hosts: BTreeSet<String> = catalog.guest_hosts().cloned().collect();
-    hosts.extend(hosts::kept(settings).map(str::to_owned));
+    hosts.extend(hosts::hosts_with_data(settings).map(str::to_owned));
     let named = which.host.as_ref();
     hosts.extend(
         named
             .filter(|host| catalog.built_in_hosts().any(|known| known == *host))
             .cloned(),
     );
+    if let Some(name) = named
+        && !hosts.contains(name)
+        && !catalog.has_host(name)
+    {
+        return Err(unknown_host(name, &driver.session));
+    }
     chosen("host", named, hosts.iter())
 }
 
 /// Makes the error for a site without an id, with the ids found on guests.
 fn without_id(summary: &RebuildReport) -> DriverError {
     let refused =
-        DriverError::refused("The site has no id, so that no guest can be shown to be its own.");
+        DriverError::refused("The site has no id, so that its guests cannot be identified.");
     if summary.sites.is_empty() {
         return refused.hint(
             "guests carry it in the tag `homestak-s-ID`; homestak site new-id --id ID writes it",
@@ -115,7 +122,7 @@ fn chosen<'k>(
     }
 }
 
-/// What came of it.
+/// The result of a rebuild.
 #[derive(Default)]
 pub struct RebuildReport {
     /// Whether the driver had a key before.
@@ -150,7 +157,7 @@ impl RebuildReport {
 
     /// Finds guests of manifests that the site does not have, and guests of other sites with the
     /// names of manifests that have no guests here: the site may have lost its id.
-    fn strangers(
+    fn find_unknown_guests(
         &mut self,
         driver: &Driver,
         recorded: &OtherRecords,
@@ -215,7 +222,7 @@ async fn restore(
     }
     let Some(resolved) = resolved.filter(|_| faults.errors() == 0) else {
         driver.session.notices.notice(&format!(
-            "notice: `{name}` has faults and is left out; homestak manifest validate -M {name} lists them"
+            "notice: `{name}` has errors and is skipped; homestak manifest validate -M {name} lists them"
         ));
         return Ok(());
     };
@@ -288,7 +295,8 @@ async fn find(
     let options = PlanOptions::new(Verb::Apply);
     let (mut nodes, mut new): (Vec<NodePlan>, Vec<NodeRecord>) = (Vec::new(), Vec::new());
     loop {
-        let observations = observe(driver.connector(), resolved, records).await?;
+        let observations = observe(driver.connector(), resolved, records).await;
+        let observations = observations.map_err(|error| error.error)?;
         let inputs = PlanInputs {
             site,
             catalog: &driver.session.catalog,
@@ -302,8 +310,8 @@ async fn find(
         };
         let rebuilt = rebuild_records(&inputs);
         summary.claimed.extend(rebuilt.claimed);
-        for look in observations.values() {
-            if let Observation::Available(observed) = look {
+        for observation in observations.values() {
+            if let Observation::Available(observed) = observation {
                 summary.see(&observed.guests);
             }
         }
@@ -369,7 +377,7 @@ async fn provider(
         NodeLocation::Inside(parent) => {
             let node = records
                 .of(parent, &record.host)
-                .ok_or_else(|| PortError::bug("look inside a node", &"the node is not recorded"))?;
+                .ok_or_else(|| PortError::bug("connect to a node", &"the node is not recorded"))?;
             let address = match node.address {
                 Some(address) => Some(address),
                 None => {
@@ -378,7 +386,7 @@ async fn provider(
                 }
             };
             let address = address.ok_or_else(|| {
-                PortError::unreachable("look inside a node", "its address is not known", "")
+                PortError::unreachable("connect to a node", "its address is not known", "")
             })?;
             driver.hosts.inside(&record.host, parent, address).await
         }
@@ -399,14 +407,14 @@ pub fn locked_out<'s>(
         if traits.is_simulated {
             continue;
         }
-        let word = |error: PortError| DriverError::of_host(&record.host, &error);
+        let failed = |error: PortError| DriverError::of_host(&record.host, &error);
         let uuid = &record.guest.uuid;
         // A container of Proxmox VE creates its own host key, which the user confirms.
         let foreign = record.guest.kind == GuestKind::Ct && !traits.seeds_containers;
-        let known = foreign || keyring.is_pinned(uuid).map_err(word)?;
+        let known = foreign || keyring.is_pinned(uuid).map_err(failed)?;
         let mut lines = Vec::new();
         if is_new && !summary.had_key || !known {
-            let key = keyring.driver_key().map_err(word)?;
+            let key = keyring.driver_key().map_err(failed)?;
             let user = match foreign {
                 true => "root",
                 false => record.user.as_deref().unwrap_or_default(),

@@ -29,7 +29,8 @@ impl<'d> Resume<'d> {
         let session = &driver.session;
         for image in update_image_sources(&mut run.plan, &session.catalog) {
             session.notices.notice(&format!(
-                "`images/{image}.yaml` was changed since: its source and checksum count now."
+                "`images/{image}.yaml` was changed after the run started; its current source and \
+                 checksum are used."
             ));
         }
         if let Some(unknown) = settled.iter().find(|name| run.plan.node(name).is_none()) {

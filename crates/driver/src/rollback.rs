@@ -70,7 +70,7 @@ impl<'d> Rollback<'d> {
         })
     }
 
-    /// Returns its report so far, without its errors, which say nothing about the rollback.
+    /// Returns its report so far, without its errors, which do not concern the rollback.
     pub fn report(&self) -> RunReport {
         let mut report = RunReport::of_run(&self.run);
         report.mark_interrupted();

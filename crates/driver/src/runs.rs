@@ -15,7 +15,8 @@ pub use homestak_engine::journal::{
 };
 pub use homestak_engine::journal::{Journal, Run, RunOutcome, RunSummary};
 pub use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem, rollback_plan};
-pub use homestak_engine::report::{ReportRow, RowStatus, RunReport};
+pub use homestak_engine::ports::{ErrorClass, NextAction};
+pub use homestak_engine::report::{ConfigState, ReportRow, RowStatus, RunReport};
 
 /// Selects runs.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +74,7 @@ pub fn outdated_hint(run: &RunSummary) -> String {
 }
 
 /// Returns the command that repeats a run.
-fn again(run: &RunSummary) -> String {
+pub fn again(run: &RunSummary) -> String {
     let verb = match run.verb.as_str() {
         verb @ ("destroy" | "reidentify") => verb,
         _ => "apply",
@@ -274,11 +275,20 @@ impl Runs<'_> {
             Some(id) => self.journal.run(id).await?,
             None => None,
         };
-        if let Some(run) = run.filter(|run| run.head.is_of(self.site)) {
-            return Ok(run);
-        }
-        let none = DriverError::failed("There is no such run.")
-            .hint("homestak manifest history lists runs");
+        let message = match (run, number) {
+            (Some(run), _) if run.head.is_of(self.site) => return Ok(run),
+            (Some(run), _) => {
+                let site = run.head.site.as_ref().map_or("", SiteId::as_str);
+                format!(
+                    "Run {} belongs to the site `{site}`, and this site is `{}`.",
+                    run.head.id, self.site
+                )
+            }
+            (None, Some(number)) => format!("There is no run {number}."),
+            (None, None) => "There is no run.".to_owned(),
+        };
+        let none =
+            DriverError::failed(message).hint("homestak manifest history lists runs of this site");
         Err(self.hinted(none).await?)
     }
 }
@@ -327,9 +337,9 @@ pub async fn read(head: &RunSummary, journal: &Arc<dyn Journal>) -> Result<Run, 
     run.ok_or_else(|| DriverError::failed(format!("There is no run {}.", head.id)))
 }
 
-/// Returns the outcome as a word.
-pub fn word(run: &RunSummary) -> &'static str {
-    run.ended.map_or("unfinished", |(_, ending)| ending.word())
+/// Returns the name of the outcome, or `unfinished`.
+pub fn outcome_name(run: &RunSummary) -> &'static str {
+    run.ended.map_or("unfinished", |(_, ending)| ending.name())
 }
 
 /// Fails for a run of an older version, whose plan lacks what is needed.

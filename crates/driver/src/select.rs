@@ -1,6 +1,6 @@
 //! Selects the manifest of a command: by name, from a file, or as JSON.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use homestak_core::catalog::InputDocument;
 use homestak_core::doc::DocumentKind;
@@ -33,7 +33,7 @@ pub struct ManifestSelector {
 
 impl ManifestSelector {
     /// Returns whether a manifest is selected.
-    pub fn is_made(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         self.name.is_some() || self.file.is_some() || self.json.is_some()
     }
 }
@@ -91,7 +91,13 @@ pub fn pick(
     };
     if !session.catalog.manifests.contains_key(name) {
         let known = session.catalog.manifests.keys().map(String::as_str);
-        return Err(DriverError::unknown("manifest", name, known));
+        let unknown = DriverError::unknown("manifest", name, known);
+        let path = Path::new(name);
+        let is_path = name.contains('/') || path.extension().is_some_and(|end| end == "json");
+        return Err(match is_path && !path.exists() {
+            true => unknown.hint(format!("there is no file `{name}` either")),
+            false => unknown,
+        });
     }
     Ok(Some(name.clone()))
 }
@@ -105,6 +111,12 @@ fn inline_name(json: &str) -> String {
     name.unwrap_or("inline").to_owned()
 }
 
+/// Makes the error for a host that neither the site nor this program has.
+pub(crate) fn unknown_host(name: &str, session: &Session) -> DriverError {
+    DriverError::unknown("host", name, session.catalog.host_names())
+        .hint("hosts are the files in `nodes/` and `hosts/` of the site")
+}
+
 /// Returns the overrides for resolving.
 pub fn request(
     choice: &ManifestSelector,
@@ -112,10 +124,7 @@ pub fn request(
 ) -> Result<ResolveOptions, DriverError> {
     let unknown = |host: &&String| !session.catalog.has_host(host);
     if let Some(host) = choice.host.as_ref().filter(unknown) {
-        return Err(
-            DriverError::unknown("host", host, session.catalog.host_names())
-                .hint("hosts are the files in `nodes/` and `hosts/` of the site"),
-        );
+        return Err(unknown_host(host, session));
     }
     Ok(ResolveOptions {
         host: choice.host.clone(),

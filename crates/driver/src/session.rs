@@ -10,9 +10,9 @@ use homestak_core::doc::{Code, Diagnostics, DocumentKind, Severity, Sources};
 use homestak_site::id::{self, IdChange, IdError};
 use homestak_site::{SiteSearch, SiteSource, find, load, load_stock};
 
-use crate::clock::Time;
+use crate::clock::ProgramClock;
 use crate::error::{DriverError, count};
-use crate::hosts::known;
+use crate::hosts::kind_infos;
 use crate::notices::Notices;
 use crate::secrets::{KeySources, open};
 use crate::settings::DriverSettings;
@@ -24,7 +24,7 @@ pub struct Session {
     pub catalog: Catalog,
     /// How the site was found.
     pub search: SiteSearch,
-    /// Files of the site with unsealed secrets.
+    /// Files of the site with unencrypted secrets.
     pub plaintext: Vec<String>,
     /// Its id; a new one, not stored yet, for a site without. Unknown when its file is not valid.
     id: Result<SiteId, IdError>,
@@ -35,8 +35,8 @@ pub struct Session {
     /// Receives messages.
     pub notices: Arc<dyn Notices>,
     /// The clock.
-    pub time: Time,
-    /// Whether the secrets are sealed.
+    pub time: ProgramClock,
+    /// Whether the secrets are encrypted.
     pub sealed: bool,
     /// Time limits of flags and the environment; those of the manifest come after them.
     flagged: Timeouts,
@@ -56,7 +56,7 @@ impl Session {
         };
         let plaintext = std::mem::take(&mut loaded.plaintext);
         let sealed = loaded.sealed;
-        let by = search.searched.last().map_or("", |look| look.by);
+        let by = search.searched.last().map_or("", |candidate| candidate.by);
         let documents = count(loaded.inputs.len(), "document");
         notices.detail(&match &search.source {
             SiteSource::Stock => format!("site: stock, {documents}"),
@@ -65,7 +65,7 @@ impl Session {
             }
         });
         let mut catalog = loaded.catalog();
-        catalog.kinds = known(&settings.kinds);
+        catalog.kinds = kind_infos(&settings.kinds);
         let known = read_id(&search.source, &settings.state);
         let has_id = matches!(known, Ok(Some(_)));
         let id = known.and_then(|known| known.map_or_else(id::random, Ok));
@@ -106,6 +106,13 @@ impl Session {
             };
             let sources = &self.catalog.sources;
             self.notices.diagnostics(&site.diagnostics, sources);
+            let failed = match (error, site.diagnostics.errors()) {
+                // What is wrong was shown, and is not the id in most cases.
+                (IdError::Invalid { path }, 1..) => {
+                    DriverError::failed(format!("`{}` is not valid.", path.display()))
+                }
+                _ => failed,
+            };
             DriverError {
                 diagnostics: Some(wire::diagnostic::details(&site.diagnostics, sources)),
                 ..failed
@@ -118,7 +125,7 @@ impl Session {
         self.id.as_ref().map(|id| Some(id).filter(|_| self.has_id))
     }
 
-    /// Fails when the site has got an id in the meantime.
+    /// Fails when the site has been given an id in the meantime.
     pub fn require_none_yet(&self) -> Result<(), DriverError> {
         match read_id(&self.search.source, &self.state)? {
             Some(other) => Err(IdError::Conflict(other).into()),
@@ -134,7 +141,7 @@ impl Session {
         }
         if !is_new {
             return Err(DriverError::refused(format!(
-                "The plan is of the site `{id}`, and this site has none."
+                "The plan was made for site `{id}`; this site has no id."
             ))
             .hint(format!(
                 "homestak site new-id --id {id} if this is that site"
@@ -157,17 +164,21 @@ impl Session {
             }
         };
         let added = added.map_err(|error| DriverError::from(error).hint("nothing was created"))?;
+        let keep = match &self.search.source {
+            SiteSource::Stock => "It is in the state directory: back that up.",
+            SiteSource::Directory(_) => "Commit it with the site.",
+        };
         let file = file.display();
         match added {
             IdChange::Nothing => {}
             IdChange::Version => self.notices.notice(&format!(
                 "notice: {file} has `schema_version: 2` from now on, so that an older homestak, \
-                 which knows no ids, refuses the site"
+                 which does not support site ids, refuses the site"
             )),
             IdChange::Id => self.notices.notice(&format!(
                 "notice: this site has the id `{id}` from now on, written to {file}\n  \
-                 Guests carry it, and only guests that carry it are changed or removed. \
-                 Keep it with the site."
+                 Guests are tagged with it; only guests with this tag are changed or removed. \
+                 {keep}"
             )),
         }
         Ok(())
@@ -225,7 +236,7 @@ fn read_id(chosen: &SiteSource, state: &Path) -> Result<Option<SiteId>, IdError>
     }
 }
 
-/// Opens sealed secrets with the configured keys. A missing key is a notice; a damaged file is an
+/// Decrypts secrets with the configured keys. A missing key is a notice; a damaged file is an
 /// error.
 fn unseal(text: &str, keys: &KeySources) -> Result<String, LoadProblem> {
     open(text, keys).map_err(|failure| LoadProblem {

@@ -1,11 +1,13 @@
-//! Settings of the driver, without defaults left open. The environment is read by the caller.
+//! Settings of the driver. The caller reads them from arguments and the environment, and sets every
+//! field.
 
 use std::path::PathBuf;
 
+use homestak_core::doc::scalar::PublishTarget;
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_site::Candidates;
 
-use crate::clock::Time;
+use crate::clock::ProgramClock;
 use crate::hosts::HostKind;
 use crate::secrets::KeySources;
 
@@ -20,6 +22,14 @@ pub struct DriverSettings {
     pub candidates: Candidates,
     /// The state directory.
     pub state: PathBuf,
+    /// Directory of process ids, when it is not the state directory.
+    pub run_directory: Option<PathBuf>,
+    /// Directory of logs, when it is not the state directory.
+    pub log_directory: Option<PathBuf>,
+    /// URL of the server, instead of that of the site.
+    pub server: Option<String>,
+    /// Directory that a permanent server reads, instead of that of the site.
+    pub publish_to: Option<PublishTarget>,
     /// The path of this program, which starts simulators and runs inside nodes.
     pub program: PathBuf,
     /// Directory of the nodes of this machine.
@@ -38,10 +48,10 @@ pub struct DriverSettings {
     pub timeouts: Timeouts,
     /// Configuration file of `ssh`, instead of the user's.
     pub ssh_config: Option<PathBuf>,
-    /// Sources of keys for sealed secrets.
+    /// Sources of keys for encrypted secrets.
     pub keys: KeySources,
     /// The clock.
-    pub time: Time,
+    pub time: ProgramClock,
     /// Step point at which the program kills itself; for tests.
     #[cfg(debug_assertions)]
     pub crash_at: Option<u64>,

@@ -15,6 +15,7 @@ use crate::runs::{
     HolderState, RowStatus, RunReport, RunSelector, RunSummary, Runs, is_resumable, is_unfinished,
     newest, read,
 };
+use crate::server::NodeAccount;
 
 /// The status of a node.
 pub struct NodeState {
@@ -32,6 +33,8 @@ pub struct NodeState {
     pub live: Option<NodeObservation>,
     /// When it was last reached.
     pub contact: Option<Timestamp>,
+    /// What it last reported to the server; `None` for nodes that do not, and when that was not read.
+    pub account: Option<NodeAccount>,
 }
 
 /// The status of the nodes of a run.
@@ -133,6 +136,9 @@ impl<'d> StatusQuery<'d> {
                 false => contacts.get(name).copied(),
             };
         }
+        if !offline {
+            self.read_accounts(head, &mut nodes).await?;
+        }
         let current = self.current.contains(head);
         Ok(RunStatus {
             resumable: holder.is_none() && current && is_resumable(head),
@@ -142,6 +148,40 @@ impl<'d> StatusQuery<'d> {
             unasked,
             current,
         })
+    }
+
+    /// Adds what nodes that fetch their specs last reported. What cannot be read stays unknown.
+    async fn read_accounts(
+        &self,
+        head: &RunSummary,
+        nodes: &mut BTreeMap<String, NodeState>,
+    ) -> Result<(), DriverError> {
+        let server = &self.driver.configurer.server;
+        for scope in head.scopes() {
+            for record in self.runs.journal.records(&scope).await? {
+                let Some(node) = nodes.get_mut(&record.name) else {
+                    continue;
+                };
+                if node.host != record.host || record.status == NodeStatus::Destroyed {
+                    continue;
+                }
+                match server.account(&record.guest.uuid).await {
+                    Ok(account) => {
+                        let contact = account.as_ref().and_then(|account| account.contact);
+                        node.contact = node.contact.max(contact);
+                        node.account = account;
+                    }
+                    Err(error) => {
+                        let notices = &self.driver.session.notices;
+                        notices.detail(&format!(
+                            "the reports of `{}` were not read: {}",
+                            record.name, error.message
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns nodes from their records, and from the run for those it touched.
@@ -175,6 +215,7 @@ impl<'d> StatusQuery<'d> {
                 error: row.error.as_ref().map(|error| error.message.clone()),
                 live: None,
                 contact: None,
+                account: None,
             };
             nodes.insert(row.name.clone(), state);
         }
@@ -196,5 +237,6 @@ fn remembered(record: &NodeRecord) -> NodeState {
         error: None,
         live: None,
         contact: None,
+        account: None,
     }
 }

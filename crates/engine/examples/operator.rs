@@ -19,17 +19,17 @@ use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::FirstBootConfig;
 use homestak_core::plan::{
-    AppliedSpec, ConfigPlan, DesiredGuest, NodePlan, OtherRecords, Plan, PlanOptions, Verb,
+    AppliedSpec, ConfigPlan, NodePlan, OtherRecords, Plan, PlanOptions, Verb,
 };
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use homestak_engine::events::{Event, EventHub, EventKind, Observer};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::planning::{PlanContext, PlanRequest};
 use homestak_engine::ports::{
-    AddressLease, Capabilities, ConfigTarget, Configurer, Gib, GuestAddress, GuestKind, GuestRef,
-    GuestUuid, HostConnector, ImageRequest, Inventory, Mib, NewGuest, NewIdentity, ObservedGuest,
+    AddressLease, Capabilities, ConfigTarget, Configurer, Gib, GuestAddress, GuestRef, GuestUuid,
+    HostConnector, ImageRequest, Inventory, Mib, NewGuest, NewIdentity, ObservedGuest,
     ObservedHost, ObservedStorage, PortError, PowerState, Provider, ProviderEvent, Seed,
-    SeedSource, SpecComparison, StopMode,
+    SeedRequest, SeedSource, SpecComparison, StopMode,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -42,7 +42,7 @@ const TOKEN: &str = "root@pam!figures=00000000-0000-4000-8000-000000000001";
 /// Size of the image every guest is made from.
 const IMAGE: u64 = 1_572_864_000;
 
-/// Adds up how long steps take.
+/// The total duration of each kind of step.
 #[derive(Default)]
 struct Times(Mutex<BTreeMap<&'static str, (u32, f64, f64)>>);
 
@@ -50,7 +50,7 @@ impl Observer for Times {
     fn on_event(&self, event: &Event) {
         if let EventKind::StepDone { step, seconds, .. } = &event.kind {
             let mut times = self.0.lock().unwrap_or_else(|lock| lock.into_inner());
-            let time = times.entry(step.word()).or_default();
+            let time = times.entry(step.name()).or_default();
             *time = (time.0 + 1, time.1 + seconds, time.2.max(*seconds));
         }
     }
@@ -64,9 +64,10 @@ fn site() -> SiteId {
 
 #[async_trait]
 impl SeedSource for Plain {
-    async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
+    async fn seed(&self, request: &SeedRequest<'_>) -> Result<Seed, PortError> {
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
-        Ok(FirstBootConfig::new(node, wanted, keys, None).into())
+        let name = &request.node.name;
+        Ok(FirstBootConfig::new(name, request.wanted, keys, None).into())
     }
 
     async fn rename(&self, _: &GuestUuid, _: &GuestUuid) -> Result<(), PortError> {
@@ -78,7 +79,7 @@ impl SeedSource for Plain {
     }
 }
 
-/// Nobody has a spec here.
+/// No node has a spec here.
 #[async_trait]
 impl PlanContext for Plain {
     type Error = Infallible;
@@ -95,6 +96,10 @@ impl PlanContext for Plain {
 
     fn not_applied(&self, _: &ResolvedManifest, _: &NodePlan) -> Option<String> {
         None
+    }
+
+    fn is_simulated(&self, _: &ResolvedManifest, _: &NodePlan) -> bool {
+        false
     }
 }
 
@@ -127,13 +132,13 @@ struct Cluster {
     url: String,
     trust: Trust,
     open: Mutex<BTreeMap<String, Arc<Pve>>>,
-    looks: AtomicUsize,
+    lookups: AtomicUsize,
 }
 
 #[async_trait]
 impl HostConnector for Cluster {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.lookups.fetch_add(1, Ordering::Relaxed);
         let mut open = self.open.lock().unwrap_or_else(|lock| lock.into_inner());
         if let Some(known) = open.get(name) {
             return Ok(known.clone());
@@ -253,7 +258,7 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
         url: handle.url(),
         trust: Trust::Pinned(fingerprint),
         open: Mutex::default(),
-        looks: AtomicUsize::new(0),
+        lookups: AtomicUsize::new(0),
     });
     let connector: Arc<dyn HostConnector> = cluster.clone();
     let directory = tempfile::tempdir()?;
@@ -269,7 +274,7 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     let path = critical_path(&world);
     tokio::time::sleep(Duration::from_secs(11)).await;
     let begun = WallClock.now();
-    cluster.looks.store(0, Ordering::Relaxed);
+    cluster.lookups.store(0, Ordering::Relaxed);
     let again = make_plan(&operator, &documents).await?;
     let times = times.0.lock().unwrap_or_else(|lock| lock.into_inner());
     let steps: BTreeMap<_, _> = times
@@ -286,13 +291,13 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
         "guests": guests,
         "steps": steps,
         "hosts": hosts,
-        "ending": ending.word(),
+        "ending": ending.name(),
         "apply_seconds": took,
         "critical_path_seconds": path,
         "ratio": took / path,
         "plan_unchanged_seconds": since(begun),
         "plan_unchanged_is_empty": again.is_empty(),
-        "plan_unchanged_looks": cluster.looks.load(Ordering::Relaxed),
+        "plan_unchanged_looks": cluster.lookups.load(Ordering::Relaxed),
         "running": world.guests().iter().filter(|guest| guest.running).count(),
     }))
 }
@@ -338,8 +343,6 @@ impl Provider for Instantly {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
         Ok(Capabilities {
             product: "nothing".to_owned(),
-            kinds: vec![GuestKind::Vm],
-            parallel_changes: 1024,
             writable: true,
         })
     }
@@ -485,7 +488,7 @@ async fn alone(nodes: usize) -> Result<Value, Failure> {
     Ok(json!({
         "nodes": nodes,
         "steps": n_steps,
-        "ending": ending.word(),
+        "ending": ending.name(),
         "seconds": took,
         "kilobytes_per_node": (after.saturating_sub(before)) as f64 / nodes as f64,
         "journal_bytes_per_step": (bytes.saturating_sub(plan_bytes)) as f64 / n_steps as f64,

@@ -68,7 +68,7 @@ pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PortError> + Send + 'static,
 ) -> Result<T, PortError> {
     let context = current();
-    let done = runtime::off(move || CONTEXT.sync_scope(context, work)).await;
+    let done = runtime::run_blocking(move || CONTEXT.sync_scope(context, work)).await;
     done.map_err(|error| PortError::bug(doing, &error))?
 }
 

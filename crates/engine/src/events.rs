@@ -7,27 +7,25 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{Action, StepKind};
+use homestak_core::plan::{Action, NodeLocation, Plan, StepKind};
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
 
 use crate::context::{self, StepContext};
 use crate::journal::{RunId, RunOutcome, StepError};
 use crate::ports::{GuestId, GuestUuid, ProgressListener, ProviderEvent};
 
 /// An event of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// When it happened.
     pub at: Timestamp,
     /// The run.
     pub run: RunId,
     /// What happened.
-    #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What an event is about. Serialized as text.
+/// What an event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// The whole run.
@@ -54,14 +52,8 @@ impl std::fmt::Display for Subject {
     }
 }
 
-impl Serialize for Subject {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// A node of the plan, as reported when a run starts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PlannedNode {
     /// Its name.
     pub name: String,
@@ -76,8 +68,7 @@ pub struct PlannedNode {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
     /// A run started, or was resumed.
     RunStarted {
@@ -131,15 +122,12 @@ pub enum EventKind {
         /// Whether anything was changed.
         changed: bool,
         /// Whether undoing it kept the guest, because this run did not create it.
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
         kept: bool,
         /// How long it took, in seconds.
         seconds: f64,
         /// The guest's id, when known.
-        #[serde(rename = "vmid", skip_serializing_if = "Option::is_none")]
         guest_id: Option<GuestId>,
         /// The guest's address, when known.
-        #[serde(skip_serializing_if = "Option::is_none")]
         address: Option<IpAddr>,
     },
     /// A step failed.
@@ -151,7 +139,7 @@ pub enum EventKind {
         /// Whether it was being undone.
         undo: bool,
         /// The error.
-        trouble: StepError,
+        error: StepError,
         /// How long it took, in seconds.
         seconds: f64,
     },
@@ -164,6 +152,29 @@ pub enum EventKind {
         /// How long it took, in seconds.
         seconds: f64,
     },
+}
+
+impl EventKind {
+    /// Returns the event that a run of a plan starts or continues.
+    pub fn run_started(verb: &str, plan: &Plan, resumed: bool) -> Self {
+        let nodes = plan.nodes.iter().zip(plan.steps_per_node());
+        let nodes = nodes.map(|(node, steps)| PlannedNode {
+            name: node.name.clone(),
+            parent: match &node.location {
+                NodeLocation::Inside(parent) => Some(parent.clone()),
+                NodeLocation::Host(_) => None,
+            },
+            host: node.host.clone(),
+            action: node.action,
+            steps,
+        });
+        Self::RunStarted {
+            verb: verb.to_owned(),
+            manifest: plan.manifest.clone(),
+            resumed,
+            nodes: nodes.collect(),
+        }
+    }
 }
 
 /// Receives the events of runs. Must not block.
@@ -230,7 +241,7 @@ impl RunEvents {
             run: self.run,
             kind,
         };
-        tracing::trace!(event = serde_json::to_string(&event).ok(), "event");
+        tracing::trace!(run = event.run.0, event = ?event.kind, "event");
         self.observer.on_event(&event);
     }
 

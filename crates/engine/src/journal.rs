@@ -76,9 +76,9 @@ pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Whether the holder of a lease is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderState {
-    /// It is alive, or nothing indicates otherwise.
+    /// It runs, or nothing indicates otherwise.
     Alive,
-    /// It is dead, and the scope is free.
+    /// It has ended, and the scope is free.
     Dead,
     /// It is on another machine or in another container; only its heartbeat is known.
     Unknown,
@@ -143,7 +143,7 @@ pub enum RunOutcome {
 
 impl RunOutcome {
     /// Returns the name in the journal and in JSON.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Failed => "failed",
@@ -208,7 +208,7 @@ impl Entry {
 /// The error of a step, as the journal stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepError {
-    /// Its class, stored as a word.
+    /// Its class, stored by name.
     #[serde(serialize_with = "write_class", deserialize_with = "read_class")]
     pub class: ErrorClass,
     /// The message.
@@ -225,12 +225,12 @@ pub struct StepError {
 }
 
 fn write_class<S: Serializer>(class: &ErrorClass, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(class.word())
+    to.serialize_str(class.name())
 }
 
 fn read_class<'de, D: Deserializer<'de>>(from: D) -> Result<ErrorClass, D::Error> {
-    let word = String::deserialize(from)?;
-    Ok(ErrorClass::from_word(&word))
+    let name = String::deserialize(from)?;
+    Ok(ErrorClass::from_name(&name))
 }
 
 impl StepError {
@@ -355,6 +355,17 @@ pub enum JournalError {
     },
 }
 
+impl JournalError {
+    /// Makes the error of a lock on nothing, which would keep nobody away.
+    pub fn no_scope() -> Self {
+        Self::Broken {
+            doing: "lock the manifest".to_owned(),
+            detail: "no host of it was named".to_owned(),
+            hint: String::new(),
+        }
+    }
+}
+
 fn by(holder: Option<&str>) -> String {
     holder.map_or_else(String::new, |holder| format!(" to {holder}"))
 }
@@ -380,8 +391,9 @@ pub trait Lease: Send + Sync {}
 /// Stores runs. One test suite covers every implementation.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Locks scopes for a run; fails when any of them is locked by a live process. Once the lease is
-    /// unlocked by someone else, writes of runs on these scopes fail with [`JournalError::Lost`].
+    /// Locks scopes for a run; fails when any of them is locked by a live process, or when there are
+    /// none. Once the lease is unlocked by someone else, writes of runs on these scopes fail with
+    /// [`JournalError::Lost`].
     async fn lock(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError>;
     /// Returns the fencing token of this process for a scope.
     async fn fence(&self, scope: &Scope) -> Result<Option<Fence>, JournalError>;
@@ -415,6 +427,13 @@ pub trait Journal: Send + Sync {
     async fn list_runs(&self, filter: &RunFilter) -> Result<Vec<RunSummary>, JournalError>;
     /// Reads a run.
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError>;
+    /// Returns the entries of a run that were written after a position, each with its own position,
+    /// so that another process can follow the run. Position 0 is before the first entry.
+    async fn entries_after(
+        &self,
+        run: RunId,
+        position: i64,
+    ) -> Result<Vec<(i64, Entry)>, JournalError>;
     /// Returns the newest record of each node of a scope that is not destroyed, sorted by name.
     /// Records of the first format, without a site, count until the site writes its own.
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;
@@ -463,11 +482,11 @@ mod tests {
                     next,
                     ..PortError::refused("configure `web`", "no", "correct the spec")
                 };
-                let trouble = StepError::from(&error);
-                let text = serde_json::to_string(&trouble).unwrap();
-                assert!(text.contains(&format!("\"class\":\"{}\"", class.word())));
+                let stored = StepError::from(&error);
+                let text = serde_json::to_string(&stored).unwrap();
+                assert!(text.contains(&format!("\"class\":\"{}\"", class.name())));
                 let back: StepError = serde_json::from_str(&text).unwrap();
-                assert_eq!(back, trouble);
+                assert_eq!(back, stored);
                 assert_eq!(back.is_partial(), class == ErrorClass::Partly);
                 assert_eq!(back.needs_new_plan(), next == NextAction::NewPlan);
             }

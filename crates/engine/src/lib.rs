@@ -9,6 +9,7 @@ pub mod observe;
 pub mod operate;
 pub mod planning;
 pub mod ports;
+pub mod recorded_events;
 pub mod report;
 mod step_durations;
 mod steps;

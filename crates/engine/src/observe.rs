@@ -1,7 +1,7 @@
 //! Observes the hosts of a manifest, and the hypervisors inside its nodes.
 //!
-//! Guest agents are not asked, except for the address of a hypervisor that is not recorded. A host
-//! that does not answer is never taken for an empty one.
+//! Guest agents are queried only for the address of a hypervisor that is not recorded. A host that does
+//! not answer is never treated as a host without guests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,12 +24,27 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many guests are inspected at once.
 const AT_ONCE: usize = 16;
 
+/// Why hosts could not be observed.
+#[derive(Debug)]
+pub struct ObserveError {
+    /// The host that failed, if it is one.
+    pub host: Option<String>,
+    /// Its error.
+    pub error: PortError,
+}
+
+impl From<PortError> for ObserveError {
+    fn from(error: PortError) -> Self {
+        Self { host: None, error }
+    }
+}
+
 /// Observes the hosts of a manifest, and the reachable hypervisors inside nodes.
 pub async fn observe(
     connector: &Arc<dyn HostConnector>,
     resolved: &ResolvedManifest,
     records: &Records,
-) -> Result<BTreeMap<NodeLocation, Observation>, PortError> {
+) -> Result<BTreeMap<NodeLocation, Observation>, ObserveError> {
     let mut observations = BTreeMap::new();
     let mut hosts: Vec<&str> = resolved
         .nodes
@@ -59,8 +74,11 @@ pub async fn observe(
         );
     }
     while let Some(answer) = asked.join_next().await {
-        let (endpoint, seen) = answer.map_err(|error| PortError::bug("look at a host", &error))?;
-        let seen = seen?;
+        let (endpoint, seen) = answer.map_err(|error| PortError::bug("observe a host", &error))?;
+        let seen = seen.map_err(|error| ObserveError {
+            host: Some(endpoints[&endpoint][0].to_owned()),
+            error,
+        })?;
         tracing::debug!(hosts = ?endpoints[&endpoint], guests = seen.guests.len(), "observed");
         for host in &endpoints[&endpoint] {
             observations.insert(
@@ -111,8 +129,9 @@ pub async fn observe(
     let mut addresses = BTreeMap::new();
     for (name, location, record) in written.chain(unnamed) {
         let inside = NodeLocation::Inside(name.to_owned());
-        if let Some(look) = observations.get_mut(&inside) {
-            *look = Observation::Unavailable(format!("`{name}` is recorded on several hosts"));
+        if let Some(observation) = observations.get_mut(&inside) {
+            *observation =
+                Observation::Unavailable(format!("`{name}` is recorded on several hosts"));
             continue;
         }
         let Some(record) = record else {
@@ -127,28 +146,28 @@ pub async fn observe(
             }
             continue;
         };
-        let look = match address(connector, (&observations, &addresses), (&location, record)).await
-        {
-            Err(why) => Observation::Unavailable(why),
-            Ok(address) => {
-                let seen = async {
-                    let provider = connector.inside(&record.host, name, address).await?;
-                    provider.observe().await
-                };
-                // Cancel safety: changes nothing.
-                match tokio::time::timeout(PATIENCE, seen).await {
-                    Ok(Ok(observed)) => {
-                        addresses.insert(name.to_owned(), address);
-                        Observation::Available(observed)
+        let observation =
+            match address(connector, (&observations, &addresses), (&location, record)).await {
+                Err(why) => Observation::Unavailable(why),
+                Ok(address) => {
+                    let seen = async {
+                        let provider = connector.inside(&record.host, name, address).await?;
+                        provider.observe().await
+                    };
+                    // Cancel safety: changes nothing.
+                    match tokio::time::timeout(PATIENCE, seen).await {
+                        Ok(Ok(observed)) => {
+                            addresses.insert(name.to_owned(), address);
+                            Observation::Available(observed)
+                        }
+                        Ok(Err(error)) => {
+                            Observation::Unavailable(format!("`{name}` does not answer ({error})"))
+                        }
+                        Err(_) => Observation::Unavailable(format!("`{name}` does not answer")),
                     }
-                    Ok(Err(error)) => {
-                        Observation::Unavailable(format!("`{name}` does not answer ({error})"))
-                    }
-                    Err(_) => Observation::Unavailable(format!("`{name}` does not answer")),
                 }
-            }
-        };
-        observations.insert(inside, look);
+            };
+        observations.insert(inside, observation);
     }
     Ok(observations)
 }
@@ -215,7 +234,7 @@ pub(crate) async fn inspected_plan(
     observations: &mut BTreeMap<NodeLocation, Observation>,
     records: &Records,
     make: impl Fn(&BTreeMap<NodeLocation, Observation>) -> Plan,
-) -> Result<Plan, PortError> {
+) -> Result<Plan, ObserveError> {
     let first = make(observations);
     if !refine(connector, &first, observations, records).await? {
         return Ok(first);
@@ -287,7 +306,7 @@ async fn refine(
     }
     let mut differs = false;
     while let Some(answer) = asked.join_next().await {
-        let answer = answer.map_err(|error| PortError::bug("look at a guest", &error))?;
+        let answer = answer.map_err(|error| PortError::bug("observe a guest", &error))?;
         let (location, guest, seen) = answer;
         let id = guest.vmid;
         let Some(Observation::Available(observed)) = observations.get_mut(&location) else {
@@ -308,7 +327,7 @@ async fn refine(
         };
         let seen = match seen {
             Ok(seen) => seen,
-            // Its power state is unknown, as the plan says already.
+            // Its power state is unknown; the plan contains that already.
             Err(error)
                 if error.class != ErrorClass::Refused
                     && !removes

@@ -1,6 +1,6 @@
 //! Makes plans: reads records, observes hosts, and compares running nodes with their specs.
 //!
-//! Changes nothing. A node that does not answer is never taken for one that matches its spec.
+//! Changes nothing. A node that does not answer is never treated as matching its spec.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use crate::journal::{Journal, JournalError, Scope};
-use crate::observe::{inspected_plan, observe};
+use crate::observe::{ObserveError, inspected_plan, observe};
 use crate::operate::Operator;
-use crate::ports::{ConfigTarget, PortError, PowerState};
+use crate::ports::{ConfigTarget, PowerState};
 use crate::step_durations::step_durations;
 
 /// How many nodes are compared at once.
 const AT_ONCE: usize = 16;
-/// Hint for a node of which too little is recorded.
+/// Hint for a node whose record is incomplete.
 pub const REBUILD: &str = "when the state directory was lost, `homestak state rebuild` records the \
                            nodes and lists what lets this driver in; then apply again";
 
@@ -47,11 +47,11 @@ pub struct PlanRequest<'a> {
 /// What a plan needs beside documents and journal.
 #[async_trait]
 pub trait PlanContext: Sync {
-    /// Errors of configurations.
+    /// The error of [`configs`](Self::configs).
     type Error;
-    /// Is called before hosts are observed, with the records on other hosts.
+    /// Called before hosts are observed, with the records of guests on other hosts.
     fn observing(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords);
-    /// Returns the configuration of each node that is configured from here.
+    /// Returns the configuration of each node whose spec is applied, by the driver or the node.
     async fn configs(
         &self,
         resolved: &ResolvedManifest,
@@ -59,6 +59,8 @@ pub trait PlanContext: Sync {
     ) -> Result<BTreeMap<String, ConfigPlan>, Self::Error>;
     /// Returns a notice for a node whose spec is, unexpectedly, not applied.
     fn not_applied(&self, resolved: &ResolvedManifest, node: &NodePlan) -> Option<String>;
+    /// Returns whether a node has a spec that is not applied because its host is simulated.
+    fn is_simulated(&self, resolved: &ResolvedManifest, node: &NodePlan) -> bool;
 }
 
 /// Errors of planning.
@@ -67,10 +69,10 @@ pub enum PlanError<E> {
     /// The journal cannot be read.
     Journal(JournalError),
     /// A host cannot be observed.
-    Host(PortError),
-    /// The manifest has errors when its nodes keep their ids.
+    Host(ObserveError),
+    /// The manifest has errors if its existing nodes keep their ids.
     Diagnostics(Diagnostics),
-    /// A configuration cannot be made.
+    /// The configuration of a node cannot be determined.
     Context(E),
 }
 
@@ -80,8 +82,8 @@ impl<E> From<JournalError> for PlanError<E> {
     }
 }
 
-impl<E> From<PortError> for PlanError<E> {
-    fn from(error: PortError) -> Self {
+impl<E> From<ObserveError> for PlanError<E> {
+    fn from(error: ObserveError) -> Self {
         Self::Host(error)
     }
 }
@@ -115,7 +117,7 @@ impl Operator {
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
         context.observing(resolved, &hosts, &elsewhere);
         let mut observations = observe(&self.connector, resolved, &records).await?;
-        // Again, with the ids of existing guests: a new node must not move the others.
+        // Resolved again with the ids of existing guests: a new node must not change their ids.
         let recorded = known_vmids(site, resolved, &observations, &records);
         let again;
         let resolved = if recorded == request.recorded {
@@ -160,7 +162,7 @@ impl Operator {
         let configs = context.configs(resolved, &outside).await;
         let mut configs = configs.map_err(PlanError::Context)?;
         self.ask(&outside, &mut configs).await;
-        // Plans can be large: without configurations, the one there is serves.
+        // Plans can be large: without configurations, the existing one is returned.
         let mut plan = match configs.is_empty() {
             true => outside,
             false => {
@@ -170,6 +172,7 @@ impl Operator {
         };
         for node in plan.nodes.iter_mut().filter(|node| node.wanted.is_some()) {
             let notice = context.not_applied(resolved, node);
+            node.simulated = context.is_simulated(resolved, node);
             node.reasons.extend(notice.map(|text| Reason {
                 text,
                 ..Reason::default()
@@ -184,7 +187,7 @@ impl Operator {
         Ok(plan)
     }
 
-    /// Compares every node that runs and stays with its spec.
+    /// Compares running nodes that are kept with their specs, and adds the results to `configs`.
     async fn ask(&self, plan: &Plan, configs: &mut BTreeMap<String, ConfigPlan>) {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
@@ -202,16 +205,18 @@ impl Operator {
                 continue;
             };
             let inner = there.address.and_then(|address| {
-                ConfigTarget::of(node, config, there.guest.uuid.clone(), address)
+                let guest = there.guest.uuid.clone();
+                ConfigTarget::of(&plan.manifest, (node, config), guest, address)
             });
             let Some(inner) = inner else {
                 config.unseen = Some(InspectionFailure {
-                    why: "nothing records its address".into(),
+                    why: "its address is not recorded".into(),
                     hint: REBUILD.to_owned(),
                 });
                 continue;
             };
             let (configurer, slots) = (self.configurer.clone(), slots.clone());
+            let span = tracing::error_span!("check", node = node.name);
             // Cancel safety: changes nothing.
             asked.spawn(
                 async move {
@@ -219,7 +224,7 @@ impl Operator {
                     let found = configurer.check(&inner).await;
                     (inner.node, found)
                 }
-                .in_current_span(),
+                .instrument(span),
             );
         }
         while let Some(answer) = asked.join_next().await {

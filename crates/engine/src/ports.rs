@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_core::doc::manifest::Mode;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{Action, AppliedSpec, ConfigPlan, DesiredGuest, NodePlan};
@@ -55,8 +56,8 @@ impl ErrorClass {
         Self::Bug,
     ];
 
-    /// Returns the word stored in the journal.
-    pub fn word(self) -> &'static str {
+    /// Returns the name stored in the journal.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",
             Self::Partly => "partly-refused",
@@ -69,10 +70,10 @@ impl ErrorClass {
         }
     }
 
-    /// Parses a word of the journal; an unknown word is [`Self::Broken`].
-    pub(crate) fn from_word(word: &str) -> Self {
+    /// Parses a name in the journal; an unknown one is [`Self::Broken`].
+    pub(crate) fn from_name(name: &str) -> Self {
         let mut all = Self::ALL.into_iter();
-        all.find(|class| class.word() == word)
+        all.find(|class| class.name() == name)
             .unwrap_or(Self::Broken)
     }
 }
@@ -164,10 +165,6 @@ impl PortError {
 pub struct Capabilities {
     /// Product and version, such as `Proxmox VE 9.1.7`.
     pub product: String,
-    /// Kinds of guests that it can create.
-    pub kinds: Vec<GuestKind>,
-    /// How many changes may run at once.
-    pub parallel_changes: usize,
     /// Whether changes are possible now; a cluster without quorum is read-only.
     pub writable: bool,
 }
@@ -432,11 +429,23 @@ pub trait HostConnector: Send + Sync {
     ) -> Result<bool, PortError>;
 }
 
+/// A node that gets first-boot data.
+#[derive(Clone, Copy, Debug)]
+pub struct SeedRequest<'a> {
+    /// Its manifest.
+    pub manifest: &'a str,
+    /// Its plan, with its name, its host and its configuration.
+    pub node: &'a NodePlan,
+    /// Its guest, with the address that its host assigned.
+    pub wanted: &'a DesiredGuest,
+}
+
 /// Makes the first-boot data of nodes, including secrets, when it is needed.
 #[async_trait]
 pub trait SeedSource: Send + Sync {
-    /// Returns the first-boot data of a node, always the same until [`Self::forget`].
-    async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError>;
+    /// Returns the first-boot data of a node, always the same until [`Self::forget`] or the node
+    /// has used it.
+    async fn seed(&self, node: &SeedRequest<'_>) -> Result<Seed, PortError>;
     /// Stores what is kept for a guest (its host key) under another identity as well. Idempotent.
     async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError>;
     /// Deletes what is kept for a guest that was deleted. An unknown guest is no error.
@@ -446,6 +455,8 @@ pub trait SeedSource: Send + Sync {
 /// A running node to which a spec is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigTarget {
+    /// Its manifest.
+    pub manifest: String,
     /// Its name.
     pub node: String,
     /// The host of the site it is on.
@@ -462,17 +473,20 @@ pub struct ConfigTarget {
     pub config: ConfigPlan,
     /// Whether it may be on its first boot, when its user may not exist yet.
     pub is_new: bool,
+    /// The mode in which it was configured last, if that is recorded.
+    pub mode_before: Option<Mode>,
 }
 
 impl ConfigTarget {
     /// Describes a running node of a plan. `None` when the plan removes it.
     pub fn of(
-        node: &NodePlan,
-        config: &ConfigPlan,
+        manifest: &str,
+        (node, config): (&NodePlan, &ConfigPlan),
         guest: GuestUuid,
         address: IpAddr,
     ) -> Option<Self> {
         Some(Self {
+            manifest: manifest.to_owned(),
             node: node.name.clone(),
             host: node.host.clone(),
             guest,
@@ -485,6 +499,7 @@ impl ConfigTarget {
                     .found
                     .as_ref()
                     .is_some_and(|found| found.ready == Some(false)),
+            mode_before: node.mode_before(),
         })
     }
 }

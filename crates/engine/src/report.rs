@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use homestak_core::plan::{Action, NodeLocation, Plan, StepKind, Verb};
+use homestak_core::plan::{Action, NodeLocation, NodePlan, Plan, StepKind, Verb};
 use jiff::Timestamp;
 
 use crate::events::{Event, EventKind, Subject};
 use crate::journal::{Run, RunId, RunOutcome, StepError, StepEvent};
 use crate::ports::GuestId;
+use crate::recorded_events::RecordedEvents;
 use crate::steps::subject;
 
 /// The status of a node in a run.
@@ -38,8 +39,8 @@ pub enum RowStatus {
 }
 
 impl RowStatus {
-    /// Returns the word.
-    pub fn word(self) -> &'static str {
+    /// Returns the name used in tables and JSON.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Running => "running",
@@ -51,6 +52,27 @@ impl RowStatus {
             Self::Kept => "kept",
             Self::Settled => "settled",
             Self::Stuck => "stuck",
+        }
+    }
+}
+
+/// The outcome of the configuration of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigState {
+    /// It matches its spec.
+    Configured,
+    /// Its host is simulated, so that nothing was configured.
+    Simulated,
+}
+
+impl ConfigState {
+    /// Returns the state of a node when its plan was made; `None` without a spec, and while it is not
+    /// applied.
+    pub fn planned(node: &NodePlan) -> Option<Self> {
+        match &node.config {
+            _ if node.simulated => Some(Self::Simulated),
+            Some(config) if config.is_settled() => Some(Self::Configured),
+            Some(_) | None => None,
         }
     }
 }
@@ -87,6 +109,8 @@ pub struct ReportRow {
     pub status: RowStatus,
     /// Whether anything was changed.
     pub changed: bool,
+    /// The outcome of its configuration; `None` without a spec, and while it is not applied.
+    pub config: Option<ConfigState>,
     /// The guest's id.
     pub guest_id: Option<GuestId>,
     /// The guest's address.
@@ -121,7 +145,7 @@ pub struct RunReport {
     pub ended: Option<(RunOutcome, f64)>,
     removes: bool,
     /// Rows of nodes that are deleted with another node, and its name.
-    buried: Vec<(usize, String)>,
+    destroyed_with: Vec<(usize, String)>,
     /// Index of the rows by name: there may be ten thousand nodes, with many events each.
     index: BTreeMap<String, usize>,
 }
@@ -130,7 +154,7 @@ impl RunReport {
     /// Starts with a plan.
     pub fn new(plan: &Plan) -> Self {
         let removes = plan.verb == Verb::Destroy;
-        let row = |(node, n_steps): (&homestak_core::plan::NodePlan, usize)| {
+        let row = |(node, n_steps): (&NodePlan, usize)| {
             let found = node.found.as_ref();
             // Id and address of a guest that is replaced are of no interest.
             let kept = found.filter(|_| node.action != Action::Replace);
@@ -151,6 +175,7 @@ impl RunReport {
                     _ => RowStatus::Pending,
                 },
                 changed: false,
+                config: ConfigState::planned(node),
                 guest_id: kept.and_then(|found| found.guest.vmid),
                 address: kept.and_then(|found| found.address),
                 phases: Vec::new(),
@@ -170,12 +195,12 @@ impl RunReport {
             removes,
             ..Self::default()
         };
-        report.bury();
+        report.find_destroyed_with_parent();
         report
     }
 
     /// Finds nodes without steps inside a node that is destroyed: they are deleted with it.
-    fn bury(&mut self) {
+    fn find_destroyed_with_parent(&mut self) {
         for at in 0..self.nodes.len() {
             if self.nodes[at].action != Action::Nothing || !self.removes {
                 continue;
@@ -185,13 +210,13 @@ impl RunReport {
                 self.nodes.get(*parent)
             };
             let mut above = std::iter::successors(self.nodes.get(at), above).take(self.nodes.len());
-            let gone = above.find(|row| row.action == Action::Destroy);
-            let Some(gone) = gone.map(|row| row.name.clone()) else {
+            let destroyed = above.find(|row| row.action == Action::Destroy);
+            let Some(destroyed) = destroyed.map(|row| row.name.clone()) else {
                 continue;
             };
             if self.nodes[at].status == RowStatus::Destroyed {
                 self.nodes[at].status = RowStatus::Pending;
-                self.buried.push((at, gone));
+                self.destroyed_with.push((at, destroyed));
             }
         }
     }
@@ -200,68 +225,19 @@ impl RunReport {
     pub fn of_run(run: &Run) -> Self {
         let mut report = Self::new(&run.plan);
         report.run = Some(run.head.id);
-        let steps = &run.plan.steps;
-        let mut begun: Vec<Option<Timestamp>> = vec![None; steps.len()];
+        let mut events = RecordedEvents::new(run.head.id, &run.plan);
         for (at, entry) in run.step_entries() {
-            let step = &steps[at];
-            let name = subject(&run.plan, step);
-            let took = begun[at].map_or(0.0, |begun| {
-                entry.at.duration_since(begun).as_secs_f64().max(0.0)
-            });
-            let record = entry.record.as_ref();
-            let node = step.node.and_then(|node| run.plan.nodes.get(node));
-            // Nodes deleted with this one are recorded beside it.
-            if let (Some(record), Some(node)) = (record, node)
-                && record.name != node.record_name()
-            {
+            let Some(event) = events.next(&run.plan, entry) else {
                 continue;
-            }
-            let done = |undo, changed| EventKind::StepDone {
-                subject: name.clone(),
-                step: step.kind,
-                undo,
-                changed,
-                kept: entry.is_kept(step.kind),
-                seconds: took,
-                guest_id: record.and_then(|record| record.guest.vmid),
-                address: record.and_then(|record| record.address),
             };
-            let kind = match &entry.happened {
-                StepEvent::Intent | StepEvent::UndoIntent => {
-                    begun[at] = Some(entry.at);
-                    EventKind::StepStarted {
-                        subject: name.clone(),
-                        step: step.kind,
-                        undo: entry.happened == StepEvent::UndoIntent,
-                    }
-                }
-                StepEvent::Done { changed } => done(false, *changed),
-                StepEvent::Undone { changed } => done(true, *changed),
-                StepEvent::Failed(trouble) | StepEvent::UndoFailed(trouble) => {
-                    EventKind::StepFailed {
-                        subject: name.clone(),
-                        step: step.kind,
-                        undo: matches!(entry.happened, StepEvent::UndoFailed(_)),
-                        trouble: trouble.clone(),
-                        seconds: took,
-                    }
-                }
-                StepEvent::Settled => {
-                    begun[at] = None;
-                    done(report.rolling_back, false)
-                }
-            };
-            report.apply(&Event {
-                at: entry.at,
-                run: run.head.id,
-                kind,
-            });
+            report.apply(&event);
+            let step = &run.plan.steps[at];
             let removal = match step.kind {
                 StepKind::Create => report.rolling_back,
                 kind => kind == StepKind::Destroy,
             };
             if entry.happened == StepEvent::Settled && removal {
-                report.row(&name).status = RowStatus::Settled;
+                report.row(&subject(&run.plan, step)).status = RowStatus::Settled;
             }
         }
         if let Some((at, ending)) = run.head.ended {
@@ -340,8 +316,12 @@ impl RunReport {
                 row.address = address.or(row.address);
                 row.done(*step, (*undo, *changed, *kept), removes);
                 if *step == StepKind::Destroy && !*undo {
-                    let gone = subject.to_string();
-                    for (at, _) in self.buried.iter().filter(|(_, name)| *name == gone) {
+                    let destroyed = subject.to_string();
+                    for (at, _) in self
+                        .destroyed_with
+                        .iter()
+                        .filter(|(_, name)| *name == destroyed)
+                    {
                         self.nodes[*at].status = RowStatus::Destroyed;
                     }
                 }
@@ -350,7 +330,7 @@ impl RunReport {
                 subject,
                 step,
                 undo,
-                trouble,
+                error,
                 seconds,
             } => {
                 let row = self.row(subject);
@@ -361,7 +341,7 @@ impl RunReport {
                 } else {
                     RowStatus::Failed
                 };
-                row.error = Some(trouble.clone());
+                row.error = Some(error.clone());
             }
             EventKind::RollbackStarted => self.rolling_back = true,
             EventKind::RunEnded { ending, seconds } => {
@@ -387,6 +367,7 @@ impl RunReport {
                 n_done: 0,
                 status: RowStatus::Pending,
                 changed: false,
+                config: None,
                 guest_id: None,
                 address: None,
                 phases: Vec::new(),
@@ -422,6 +403,9 @@ impl ReportRow {
                 self.address = None;
             }
             return;
+        }
+        if step == StepKind::Configure {
+            self.config = Some(ConfigState::Configured);
         }
         self.n_done = (self.n_done + 1).min(self.n_steps);
         if self.n_done < self.n_steps {

@@ -37,7 +37,8 @@ pub async fn verify(
         if node.wanted.is_none() || node.action == Action::Keep {
             continue;
         }
-        let seen = one(&context, configurer, node, plan.verify_ssh).await;
+        let ssh = plan.verify_ssh && (!node.pulls() || context.hosts_others(&node.name));
+        let seen = one(&context, configurer, (&plan.manifest, node), ssh).await;
         let (good, detail) = match seen {
             Ok(detail) => (true, detail),
             Err(detail) => (false, detail),
@@ -54,7 +55,7 @@ pub async fn verify(
 async fn one(
     context: &RunContext,
     configurer: &Arc<dyn Configurer>,
-    node: &NodePlan,
+    (manifest, node): (&str, &NodePlan),
     ssh: bool,
 ) -> Result<String, String> {
     let text = |error: PortError| error.to_string();
@@ -94,7 +95,7 @@ async fn one(
     let Some(config) = &node.config else {
         return Ok(runs);
     };
-    let Some(inner) = ConfigTarget::of(node, config, guest.uuid, address) else {
+    let Some(inner) = ConfigTarget::of(manifest, (node, config), guest.uuid, address) else {
         return Ok(runs);
     };
     let found = configurer.check(&inner).await.map_err(text)?;
@@ -103,6 +104,11 @@ async fn one(
         return Ok(format!("{runs} and matches its spec `{}`", config.spec));
     }
     let (spec, differs) = (&config.spec, differs.join(", "));
+    if node.pulls() {
+        return Err(format!(
+            "{runs} and has not reported that it matches its spec `{spec}`"
+        ));
+    }
     Err(format!(
         "{runs} and does not match its spec `{spec}`: {differs}"
     ))

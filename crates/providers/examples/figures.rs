@@ -1,7 +1,5 @@
-//! Measures the client on the simulator: a look at a large cluster, and many creates at once.
-//!
-//! In: optionally, how many looks and guests. Out: one JSON document on standard output.
-//! Never a real host; a clock of its own: client and World share one.
+//! Benchmarks the Proxmox VE client on the simulator: observing a large cluster, and many creates
+//! at once. Arguments: number of observations, number of guests. Prints one JSON document.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -34,14 +32,14 @@ fn main() -> Result<(), Failure> {
     let mut numbers = std::env::args()
         .skip(1)
         .filter_map(|text| text.parse::<u32>().ok());
-    let looks = numbers.next().unwrap_or(11).max(1);
+    let n_observations = numbers.next().unwrap_or(11).max(1);
     let copies = numbers.next().unwrap_or(50).max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
     let figures = runtime.block_on(async {
-        let observe = observe(looks).await?;
+        let observe = observe(n_observations).await?;
         let mut creates = Vec::new();
         for mebibytes in SOURCES {
             creates.push(measure(copies, mebibytes).await?);
@@ -52,8 +50,8 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Looks at everything, several times; the first one opens the connection and does not count.
-async fn observe(looks: u32) -> Result<serde_json::Value, Failure> {
+/// Measures several observations. The first one opens the connection and does not count.
+async fn observe(n_observations: u32) -> Result<serde_json::Value, Failure> {
     let builder = World::builder()
         .pace(Pace::Real)
         .storage("local")
@@ -64,20 +62,20 @@ async fn observe(looks: u32) -> Result<serde_json::Value, Failure> {
     pve.observe().await?;
     let before = pve.requests();
     let mut taken = Vec::new();
-    for _ in 0..looks {
+    for _ in 0..n_observations {
         let started = WallClock.now();
         let seen = pve.observe().await?;
         taken.push(WallClock.now().duration_since(started).as_secs_f64());
         if seen.guests.len() != GUESTS as usize {
-            return Err("not every guest was seen".into());
+            return Err("not every guest was observed".into());
         }
     }
     taken.sort_by(f64::total_cmp);
-    let requests = (pve.requests() - before) / u64::from(looks);
+    let requests = (pve.requests() - before) / u64::from(n_observations);
     Ok(json!({
         "hosts": HOSTS,
         "guests": GUESTS,
-        "looks": looks,
+        "looks": n_observations,
         "requests": requests,
         "seconds": taken[taken.len() / 2],
     }))
@@ -196,6 +194,7 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
                 gateway: None,
                 dns: Vec::new(),
                 packages: Vec::new(),
+                enrolment: None,
             },
         }),
         ssh_keys: Vec::new(),

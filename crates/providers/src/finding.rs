@@ -2,7 +2,7 @@
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub enum FindingSeverity {
     /// Good.
     Good,
     /// It could not be determined.
@@ -17,7 +17,7 @@ pub enum Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Its severity.
-    pub severity: Severity,
+    pub severity: FindingSeverity,
     /// What was checked.
     pub check: &'static str,
     /// What was found.

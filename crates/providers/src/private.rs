@@ -1,7 +1,7 @@
-//! Directories that only their owner can look into.
+//! Directories that only their owner can read.
 //!
-//! Trees of nodes and images hold programs with the set-user-ID bit, keys and passwords of nodes:
-//! nobody else on the machine may reach them.
+//! Trees of nodes and images contain setuid programs, keys and passwords of nodes: other users of
+//! the machine must not have access.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;

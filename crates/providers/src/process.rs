@@ -1,6 +1,5 @@
-//! Runs programs of the machine and returns their output or an error.
-//!
-//! Never starts a shell, and never passes a secret in arguments or the environment.
+//! Runs programs of the machine and returns their output or an error. No shell is involved, and
+//! secrets are not passed in arguments or the environment.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
@@ -82,7 +81,7 @@ pub(crate) fn run_with<A: AsRef<OsStr>>(
     let mut command = command(program);
     command
         .args(arguments)
-        // A group of its own: an interrupt at the terminal is for us, and what was begun is finished.
+        // Its own process group: Ctrl-C goes to this program only, and the child can finish.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -96,6 +95,7 @@ pub(crate) fn finish(
     program: &str,
     input: &str,
 ) -> Result<String, ProgramError> {
+    tracing::debug!(program, "start");
     let ran = limit::output(&mut command, input.as_bytes(), TIMEOUT);
     let output = ran.map_err(|error| match error.kind() {
         std::io::ErrorKind::TimedOut => ProgramError::TimedOut(error),
@@ -104,6 +104,8 @@ pub(crate) fn finish(
             error,
         },
     })?;
+    // Its arguments and output may contain secrets, and are not logged.
+    tracing::debug!(program, status = %output.status, "ended");
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -150,7 +152,7 @@ mod tests {
         let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
         let names: Vec<String> = set.lines().map(name).collect();
         assert!(names.contains(&"PATH".to_owned()), "{set}");
-        // Whoever runs tests has set some of its own.
+        // The test runner has set variables of its own.
         assert!(!set.contains("CARGO"), "{set}");
     }
 }

@@ -23,14 +23,14 @@ pub fn file_name(uuid: &GuestUuid) -> String {
     format!("homestak-{uuid}.iso")
 }
 
-/// Reads whose seed a file is.
+/// Returns the guest whose seed a file is.
 pub fn owner(file: &str) -> Option<GuestUuid> {
     GuestUuid::new(file.strip_prefix("homestak-")?.strip_suffix(".iso")?)
 }
 
-/// Creates the image.
+/// Renders the image.
 pub fn image(seed: &Seed) -> Vec<u8> {
-    // The short names are what a reader without Rock Ridge sees; sorted, as the format wants.
+    // Readers without Rock Ridge see the short names; sorted, as the format requires.
     render(&[
         ("META_DAT.;1", "meta-data", seed.meta_data.as_bytes()),
         (
@@ -59,7 +59,7 @@ fn render(files: &[(&str, &str, &[u8])]) -> Vec<u8> {
         data.resize(data.len().next_multiple_of(SECTOR), 0);
         sector += sectors(content.len());
     }
-    // Drives read ahead; without some room after the last file the kernel reports read errors.
+    // Drives read ahead; without padding after the last file the kernel reports read errors.
     data.resize(data.len() + 8 * SECTOR, 0);
     sector += 8;
 
@@ -221,6 +221,7 @@ mod tests {
                 gateway: None,
                 dns: Vec::new(),
                 packages: Vec::new(),
+                enrolment: None,
             },
         }
     }

@@ -16,7 +16,7 @@ async fn a_certificate_that_changes_during_a_run_is_reported() {
     let pve = sim.client();
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
     sim.handle.stop();
-    // The same address with another certificate, once the first server has left it.
+    // The same address with another certificate, once the first server has stopped.
     let another = loop {
         match homestak_sim::serve(sim.world.clone(), sim.handle.address).await {
             Ok(another) => break another,
@@ -59,7 +59,7 @@ async fn a_token_that_is_removed_during_a_run_is_reported() {
     );
     assert!(error.hint.contains("token list"), "{error:?}");
     support::check_secret(&error);
-    // Whoever never was accepted is told another thing.
+    // A token that was never accepted is reported differently.
     let fresh = sim.client();
     let error = fresh.observe().await.expect_err("no token");
     assert!(!error.to_string().contains("before"), "{error}");

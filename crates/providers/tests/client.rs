@@ -31,10 +31,10 @@ async fn images_are_transferred_once() {
         source: ImageSource::File(path),
         checksum: Some(format!("sha256:{}", "a".repeat(64))),
     };
-    assert!(!pve.has_image(&image).await.expect("a look"));
+    assert!(!pve.has_image(&image).await.expect("checked"));
     pve.ensure_image(&image).await.expect("sent");
     pve.ensure_image(&image).await.expect("there");
-    assert!(pve.has_image(&image).await.expect("a look"));
+    assert!(pve.has_image(&image).await.expect("checked"));
     let uploads = server
         .world()
         .log

@@ -17,10 +17,10 @@ use homestak_engine::ports::{
 };
 use homestak_providers::pve::{Pve, PveLimits};
 use homestak_sim::{Call, Fault, FaultKind, GuestFacts};
-use support::sample::{Sample, is_full};
+use support::sample::{is_full, random};
 use support::simulated::{SimulatedHost, simulated_host};
 
-/// What an operation is done with.
+/// The input of an operation.
 struct TestInput {
     guest: NewGuest,
     at: GuestRef,
@@ -32,7 +32,7 @@ type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + Send + 'a>>
 type Act = for<'a> fn(&'a Pve, &'a TestInput) -> Step<'a>;
 type Check = fn(&SimulatedHost, &TestInput);
 
-/// Every operation of the port, in the order of a life.
+/// Every operation of the port, in lifecycle order.
 const OPERATIONS: [(&str, Act, Check); 13] = [
     (
         "capabilities",
@@ -118,7 +118,7 @@ const OPERATIONS: [(&str, Act, Check); 13] = [
 
 fn none(_: &SimulatedHost, _: &TestInput) {}
 
-/// The guest, which is the only one.
+/// Returns the only guest.
 fn only(sim: &SimulatedHost) -> GuestFacts {
     let mut ours: Vec<GuestFacts> = sim.world.guests();
     assert_eq!(ours.len(), 1, "one guest: {ours:?}");
@@ -157,8 +157,8 @@ fn one_file(sim: &SimulatedHost, image: &ImageRequest) {
     assert_eq!(found.count(), 1, "{volumes:?}");
 }
 
-/// The classes an error may have when this went wrong. What an operation can settle by looking is
-/// no error at all.
+/// Returns whether an error may have this class after a fault. An operation that can determine the
+/// result from the state reports no error.
 fn allowed(kind: &FaultKind, class: ErrorClass) -> bool {
     let unreachable = matches!(class, ErrorClass::Unreachable { .. });
     match kind {
@@ -170,7 +170,7 @@ fn allowed(kind: &FaultKind, class: ErrorClass) -> bool {
         FaultKind::Garbage | FaultKind::Truncated => {
             unreachable || matches!(class, ErrorClass::Broken | ErrorClass::Busy)
         }
-        // A rival or a late answer may hold it, and that passes.
+        // Another task or a late response may hold the lock; that is transient.
         FaultKind::RepeatedAnswer
         | FaultKind::Slow(_)
         | FaultKind::StaleList(_)
@@ -207,7 +207,7 @@ impl FaultRun {
     fn client(&self) -> Pve {
         let silent = matches!(self.kind, FaultKind::Timeout | FaultKind::LostAnswer);
         let limits = PveLimits {
-            // Real time, unlike the rest. What never comes is not waited for long.
+            // Real time, unlike the rest: a lost response is not waited for long.
             answer: Duration::from_millis(if silent { 500 } else { 1500 }),
             grace: Duration::from_secs(10),
             upload_stall: Duration::from_secs(if silent { 150 } else { 3600 }),
@@ -250,8 +250,8 @@ impl FaultRun {
         }
     }
 
-    /// Goes through a life with a fault at one call of each operation. Returns how many calls each
-    /// operation made.
+    /// Runs a lifecycle with a fault at one call of each operation. Returns the number of calls of
+    /// each operation.
     async fn run_all(&mut self, at: &BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
         let pve = self.client();
         let mut input = self.input();
@@ -264,7 +264,7 @@ impl FaultRun {
             );
             if let Some(nth) = nth {
                 let on = match self.kind {
-                    // Only a list can be old.
+                    // Only a list can be outdated.
                     FaultKind::StaleList(_) => Call::nth(nth).path("/cluster/resources"),
                     _ => Call::nth(nth),
                 };
@@ -278,11 +278,11 @@ impl FaultRun {
                 assert!(allowed(&self.kind, error.class), "{case}: {error:?}");
                 assert!(attempts < 4, "{case}: {error:?}");
             }
-            let made = pve.requests() - before;
-            calls.insert(name, made);
+            let n_calls = pve.requests() - before;
+            calls.insert(name, n_calls);
             self.sim.world.clear_faults();
             self.sim.wait_until_idle().await;
-            println!("{case}: {made} calls, {attempts} errors");
+            println!("{case}: {n_calls} calls, {attempts} errors");
             check(&self.sim, &input);
             if name == "create" {
                 input.at = pve.create(&input.guest).await.expect("it is there");
@@ -292,7 +292,7 @@ impl FaultRun {
     }
 }
 
-/// Returns those that met their fault: how many calls an operation makes differs a little.
+/// Returns the operations that reached their fault: the number of calls varies a little.
 fn faults_hit(
     at: &BTreeMap<&'static str, u64>,
     calls: &BTreeMap<&'static str, u64>,
@@ -301,15 +301,15 @@ fn faults_hit(
     faults_hit.map(|(name, _)| *name).collect()
 }
 
-/// Tries a kind of fault: on every kind of guest at every call, or, as a sample, once for each
-/// operation on one kind of guest. The kinds of guests take turns.
-async fn test_kind(turn: u64, kind: FaultKind) {
-    let mut sample = Sample::new();
+/// Tests a kind of fault: on every kind of guest at every call, or, as a sample, once for each
+/// operation on one kind of guest, which alternates.
+async fn test_kind(round: u64, kind: FaultKind) {
+    let mut sample = random();
     let mut cases = 0;
     let subjects = if is_full() {
         vec![0, 1]
     } else {
-        vec![(turn + sample.below(2)) % 2]
+        vec![(round + sample.below(2)) % 2]
     };
     for subject in subjects {
         let mut runs = FaultRun::new(&kind, subject).await;
@@ -325,7 +325,7 @@ async fn test_kind(turn: u64, kind: FaultKind) {
             continue;
         }
         while !open.is_empty() {
-            // Lists are few among the calls.
+            // Only few of the calls are lists.
             let listed = matches!(kind, FaultKind::StaleList(_));
             let chosen = open.iter().map(|(name, calls)| {
                 let nth = if listed { 1 } else { 1 + sample.below(*calls) };
@@ -337,7 +337,7 @@ async fn test_kind(turn: u64, kind: FaultKind) {
                 open.remove(name);
                 cases += 1;
             }
-            // Not met: sooner the next time.
+            // Not reached: use an earlier call next time.
             for (name, calls) in &mut open {
                 *calls = at[name].max(2) - 1;
             }
@@ -349,10 +349,10 @@ async fn test_kind(turn: u64, kind: FaultKind) {
 }
 
 macro_rules! kinds {
-    ($($turn:literal $name:ident = $kind:expr;)*) => {
+    ($($round:literal $name:ident = $kind:expr;)*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            test_kind($turn, $kind).await;
+            test_kind($round, $kind).await;
         })*
     };
 }

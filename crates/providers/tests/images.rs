@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use homestak_providers::image::{ImageError, Images};
 use homestak_test_support::images;
 
-/// Runs a shell script in namespaces of its own, with mounts that vanish with it.
+/// Runs a shell script in its own namespaces, with mounts that disappear with it.
 fn run_isolated(script: &str, arguments: &[&Path]) -> Output {
     Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
@@ -81,7 +81,7 @@ fn packages_can_be_installed_in_a_tree() {
     }
     let tree = images::tree("debian-12");
     let dir = tempfile::tempdir().unwrap();
-    // What is written goes into memory; the tree is never changed.
+    // Writes go to memory; the tree is not changed.
     let script = "mount -t tmpfs tmpfs $2; mkdir $2/upper $2/work $2/root
         mount -t overlay -o lowerdir=$1,upperdir=$2/upper,workdir=$2/work overlay $2/root
         mount -t proc proc $2/root/proc; mount --rbind /dev $2/root/dev
@@ -89,9 +89,9 @@ fn packages_can_be_installed_in_a_tree() {
         chroot $2/root apt-get -q update && chroot $2/root apt-get -q -y install tree
         chroot $2/root tree --version";
     let output = run_isolated(script, &[&tree.path, dir.path()]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{output:?}");
-    assert!(said.contains("tree v2"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}\n{output:?}");
+    assert!(printed.contains("tree v2"), "{printed}");
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn an_unreachable_archive_is_reported_with_the_output_of_apt() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // Bound and closed again: nobody listens there.
+    // Bound and closed again, so connections are refused.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mirror = format!("http://{}/debian", port.local_addr().unwrap());
     drop(port);
@@ -123,7 +123,7 @@ async fn an_unreachable_archive_is_reported_with_the_output_of_apt() {
     assert_eq!(left.len(), 1, "only the lock: {left:?}");
 }
 
-/// A small file system that is gone when the test is.
+/// A small file system that is unmounted after the test.
 struct MountedTmpfs(tempfile::TempDir);
 
 impl Drop for MountedTmpfs {
@@ -146,7 +146,7 @@ async fn a_disk_that_fills_up_during_a_build_is_reported() {
     assert!(mount.status().unwrap().success());
     let images = Images::new(at.join("images"));
     let filler = at.join("filler");
-    // There is room when it begins, and then someone else takes it.
+    // There is enough space at the start; then another process fills it.
     let report = |_: &str| {
         if !filler.exists() {
             fs_err::write(&filler, vec![1; 480 << 20]).unwrap();

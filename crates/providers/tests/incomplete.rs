@@ -10,7 +10,7 @@ use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, Pv
 use homestak_sim::{Kind, World};
 use support::simulated::{SimulatedHost, simulated_host};
 
-/// Where a guest is looked for that was never seen.
+/// A reference to a guest without an id.
 fn unlocated(guest: &NewGuest) -> GuestRef {
     GuestRef {
         uuid: guest.uuid.clone(),
@@ -29,7 +29,7 @@ fn locked(world: &World) -> Vec<(u32, String)> {
 
 /// Crashes the host while a guest is being created; returns the guest's id.
 async fn crash_during_create(sim: &SimulatedHost, guest: &NewGuest) -> u32 {
-    // The seed goes up in seconds; the disk takes days, however late the crash is.
+    // The seed is uploaded in seconds; the disk takes days, so the crash always interrupts it.
     sim.world.set_copy_speed(10_000);
     let pve = sim.client();
     let crash = async {
@@ -38,7 +38,7 @@ async fn crash_during_create(sim: &SimulatedHost, guest: &NewGuest) -> u32 {
         }
         sim.world.crash("pve1");
     };
-    // Cancel safety: the driver dies with the host; that is what is tested.
+    // Cancel safety: the driver crashes with the host, which is tested here.
     tokio::select! {
         result = pve.create(guest) => panic!("it ended: {result:?}"),
         () = crash => {}
@@ -50,7 +50,7 @@ async fn crash_during_create(sim: &SimulatedHost, guest: &NewGuest) -> u32 {
     left[0].0
 }
 
-/// Patience that ends while a test waits.
+/// Limits that are short enough for a test.
 fn limits() -> PveLimits {
     PveLimits {
         answer: Duration::from_millis(1500),
@@ -63,7 +63,7 @@ fn limits() -> PveLimits {
     }
 }
 
-/// Checks an error with a token that does not see tasks of others.
+/// Checks an error with a token that cannot see tasks of other users.
 fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
     assert_eq!(error.class, ErrorClass::Busy, "{error:?}");
     assert!(error.detail.contains("visible to this token"), "{error:?}");
@@ -123,7 +123,7 @@ async fn after_a_manual_unlock_the_guest_gets_another_id() {
     let vmid = crash_during_create(&sim, &guest).await;
     let pve = sim.client_with(limits());
     pve.create(&guest).await.expect_err("half-made");
-    // As `qm unlock` and a new name leave it.
+    // As after `qm unlock` and a rename.
     let config = vec![("name".to_owned(), "left over".to_owned())];
     sim.world.put_guest("pve1", Kind::Qemu, vmid, config);
     let second = pve.create(&guest).await.expect("beside it");
@@ -178,16 +178,19 @@ async fn destroying_waits_for_a_guest_being_created() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // Cancel safety: the driver dies, and the host goes on.
+    // Cancel safety: the driver crashes, and the host continues.
     tokio::select! {
         result = pve.create(&guest) => panic!("it ended: {result:?}"),
         () = begun => {}
     }
     let successor = sim.client();
-    // Without an id nothing is removed: whose it is, is the caller's to prove.
+    // Without an id nothing is removed: the caller must prove the identity.
     let error = successor.destroy(&unlocated(&guest)).await;
     assert_eq!(error.expect_err("it is there now").class, ErrorClass::Busy);
-    let seen = successor.inspect(&unlocated(&guest)).await.expect("a look");
+    let seen = successor
+        .inspect(&unlocated(&guest))
+        .await
+        .expect("observed");
     let seen = seen.expect("a guest");
     assert_eq!(seen.run.as_deref(), Some("run1"));
     let at = GuestRef {
@@ -200,11 +203,11 @@ async fn destroying_waits_for_a_guest_being_created() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_sees_all_tasks_reports_an_incomplete_guest_at_once() {
+async fn a_token_that_sees_all_tasks_reports_an_incomplete_guest_immediately() {
     let sim = simulated_host(|mut builder| {
-        builder = builder.role("Look", &["Sys.Audit"]);
+        builder = builder.role("HostAudit", &["Sys.Audit"]);
         for subject in ["homestak@pve", "homestak@pve!driver"] {
-            builder = builder.grant(subject, "/nodes/pve1", "Look");
+            builder = builder.grant(subject, "/nodes/pve1", "HostAudit");
         }
         builder
     })
@@ -240,7 +243,7 @@ async fn a_guest_that_another_user_creates_is_busy() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // Cancel safety: the other driver ends, and its task goes on.
+    // Cancel safety: the other driver stops, and its task continues.
     tokio::select! {
         result = other.create(&guest) => panic!("it ended: {result:?}"),
         () = begun => {}

@@ -29,7 +29,7 @@ fn known(keyring: &Keyring) -> String {
     fs_err::read_to_string(keyring.known_hosts()).expect("known_hosts")
 }
 
-/// Asks OpenSSH itself.
+/// Runs `ssh-keygen` of OpenSSH.
 #[expect(clippy::disallowed_methods, reason = "the real program is asked")]
 fn ssh_keygen(arguments: &[&str]) -> String {
     let output = Command::new("ssh-keygen").args(arguments).output();
@@ -41,12 +41,12 @@ fn ssh_keygen(arguments: &[&str]) -> String {
 fn a_key_is_created_once_and_private() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
-    let own = keyring.driver_key().expect("made");
+    let own = keyring.driver_key().expect("created");
     assert!(own.starts_with("ssh-ed25519 "), "{own}");
     assert_eq!(keyring.driver_key().expect("again"), own);
-    let one = keyring.host_key(&guest(1)).expect("made");
+    let one = keyring.host_key(&guest(1)).expect("created");
     let again = keyring.host_key(&guest(1)).expect("again");
-    let other = keyring.host_key(&guest(2)).expect("made");
+    let other = keyring.host_key(&guest(2)).expect("created");
     assert!(one == again && one != other);
     let ring = directory.path().join("state/ssh");
     let private = ring.join("host-keys").join(guest(1).as_str());
@@ -65,8 +65,8 @@ fn host_keys_are_pinned_by_uuid_until_deleted() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     keyring.forget(&guest(1)).expect("nothing is known of it");
-    let one = keyring.host_key(&guest(1)).expect("made");
-    keyring.host_key(&guest(2)).expect("made");
+    let one = keyring.host_key(&guest(1)).expect("created");
+    keyring.host_key(&guest(2)).expect("created");
     keyring.host_key(&guest(1)).expect("again");
     assert_eq!(known(&keyring).lines().count(), 2);
     let file = keyring.known_hosts();
@@ -88,22 +88,22 @@ fn host_keys_are_pinned_by_uuid_until_deleted() {
     let other = guest(2);
     let left = [other.to_string(), format!("{other}.pub")];
     assert_eq!(files(&directory.path().join("state/ssh/host-keys")), left);
-    let new = keyring.host_key(&guest(1)).expect("made anew");
+    let new = keyring.host_key(&guest(1)).expect("recreated");
     assert!(new.private != one.private, "a new guest has a new key");
 }
 
 #[test]
 fn concurrent_drivers_get_the_same_keys() {
     let directory = tempfile::tempdir().expect("a directory");
-    let made: Vec<(String, String)> = std::thread::scope(|scope| {
+    let keys: Vec<(String, String)> = std::thread::scope(|scope| {
         let drivers: Vec<_> = (0..12)
             .map(|nth| {
-                // Each has a ring of its own, as another process has.
+                // Each has its own keyring, like a separate process.
                 let keyring = keyring(directory.path());
                 scope.spawn(move || {
-                    let own = keyring.driver_key().expect("made");
-                    let shared = keyring.host_key(&guest(0)).expect("made");
-                    keyring.host_key(&guest(1 + nth)).expect("made");
+                    let own = keyring.driver_key().expect("created");
+                    let shared = keyring.host_key(&guest(0)).expect("created");
+                    keyring.host_key(&guest(1 + nth)).expect("created");
                     (own, shared.public.clone())
                 })
             })
@@ -113,7 +113,7 @@ fn concurrent_drivers_get_the_same_keys() {
             .map(|driver| driver.join().expect("it ends"))
             .collect()
     });
-    assert!(made.iter().all(|one| *one == made[0]), "{made:?}");
+    assert!(keys.iter().all(|one| *one == keys[0]), "{keys:?}");
     assert_eq!(known(&keyring(directory.path())).lines().count(), 13);
     let ring = directory.path().join("state/ssh");
     let names = [
@@ -131,10 +131,10 @@ fn concurrent_drivers_get_the_same_keys() {
 fn a_truncated_key_is_recreated() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
-    keyring.driver_key().expect("made");
+    keyring.driver_key().expect("created");
     let whole = fs_err::read_to_string(keyring.own_file()).expect("text");
     fs_err::write(keyring.own_file(), &whole[..80]).expect("cut");
-    let own = keyring.driver_key().expect("made anew");
+    let own = keyring.driver_key().expect("recreated");
     let file = keyring.own_file();
     let public = ssh_keygen(&["-y", "-f", file.to_str().expect("text")]);
     assert_eq!(public.trim(), own);
@@ -151,7 +151,7 @@ fn a_guest_with_a_new_identity_keeps_its_host_key() {
     assert_eq!(before.public, after.public);
     assert_eq!(before.private, after.private);
     assert!(keys.is_pinned(&guest(2)).expect("known hosts"));
-    // One that was never known has nothing to keep.
+    // A guest without a key has nothing to keep.
     keys.rename(&guest(3), &guest(4)).expect("nothing to do");
     assert!(!keys.is_pinned(&guest(4)).expect("known hosts"));
 }

@@ -12,7 +12,7 @@ use homestak_engine::ports::{
 use homestak_providers::pve::PveLimits;
 use homestak_providers::pve::facts::Fetched;
 use homestak_providers::pve::preflight::{
-    self, FileRequirement, Requirements, Severity, SiteRequirements, StorageRequirement,
+    self, FileRequirement, FindingSeverity, Requirements, SiteRequirements, StorageRequirement,
 };
 use homestak_sim::{GuestFacts, Kind};
 use sha2::Digest as _;
@@ -35,7 +35,7 @@ async fn a_vm_and_a_container_are_managed_with_the_minimal_role() {
         pve.start(&at).await.expect("started");
         pve.start(&at).await.expect("started twice");
         assert!(sim.world.is_running(id(&at)));
-        let seen = pve.inspect(&at).await.expect("a look").expect("a guest");
+        let seen = pve.inspect(&at).await.expect("observed").expect("a guest");
         assert_eq!(
             (seen.power, seen.name.as_str()),
             (PowerState::Running, guest.name.as_str())
@@ -52,7 +52,7 @@ async fn a_vm_and_a_container_are_managed_with_the_minimal_role() {
         pve.start(&at).await.expect("started again");
         pve.destroy(&at).await.expect("destroyed, although it ran");
         pve.destroy(&at).await.expect("destroyed twice");
-        assert_eq!(pve.inspect(&at).await.expect("a look"), None);
+        assert_eq!(pve.inspect(&at).await.expect("observed"), None);
     }
     sim.wait_until_idle().await;
     assert!(sim.world.guests().is_empty());
@@ -87,7 +87,7 @@ async fn an_image_is_uploaded_with_its_checksum() {
     assert!(!error.log.is_empty(), "{error:?}");
     image.checksum = Some(format!("sha256:{digits}"));
     pve.ensure_image(&image).await.expect("sent");
-    assert!(pve.has_image(&image).await.expect("a look"));
+    assert!(pve.has_image(&image).await.expect("checked"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +113,7 @@ async fn fifty_concurrent_creates_give_fifty_guests() {
 async fn ten_thousand_guests_on_twenty_hosts_are_listed_with_one_request() {
     let sim = fleet(20, 10_000).await;
     let pve = sim.client_with(PveLimits::default());
-    let observed = pve.observe().await.expect("a look");
+    let observed = pve.observe().await.expect("observed");
     assert_eq!((observed.guests.len(), observed.hosts.len()), (10_000, 20));
     assert_eq!(observed.requests, 1);
     assert!(pve.requests() <= 5, "{}", pve.requests());
@@ -131,6 +131,7 @@ async fn preflight_passes_with_the_minimal_role_and_names_missing_privileges() {
                 .map(str::to_owned)
                 .to_vec(),
             size: Gib(1).into(),
+            largest: Gib(1).into(),
         }],
         images: vec![FileRequirement {
             host: "pve1".to_owned(),
@@ -139,13 +140,13 @@ async fn preflight_passes_with_the_minimal_role_and_names_missing_privileges() {
             file: "debian-12.qcow2".to_owned(),
             source: None,
         }],
-        site: SiteRequirements {
+        site: Some(SiteRequirements {
             gateway: "192.0.2.1".parse().ok(),
             dns: vec!["192.0.2.1".parse().expect("an address")],
             domain: Some("home.arpa".to_owned()),
             ssh_keys: 1,
             fixed_addresses: true,
-        },
+        }),
         ..Requirements::default()
     };
     let good = simulated_host(|builder| builder).await;
@@ -153,7 +154,7 @@ async fn preflight_passes_with_the_minimal_role_and_names_missing_privileges() {
     let findings = preflight::check(&facts, &wanted);
     let bad: Vec<_> = findings
         .iter()
-        .filter(|finding| finding.severity > Severity::Unknown)
+        .filter(|finding| finding.severity > FindingSeverity::Unknown)
         .collect();
     assert!(bad.is_empty(), "{bad:?}");
 
@@ -173,7 +174,7 @@ async fn preflight_passes_with_the_minimal_role_and_names_missing_privileges() {
     );
 }
 
-/// A cluster of two hosts with a storage that both have.
+/// A cluster of two hosts with a shared storage.
 async fn cluster() -> support::simulated::SimulatedHost {
     let sim = bare_simulated_host(|builder| {
         builder
@@ -198,7 +199,7 @@ async fn a_guest_that_migrates_before_a_change_is_found() {
     guest.storage = Some("nfs".to_owned());
     guest.seed = None;
     let at = pve.create(&guest).await.expect("a guest");
-    let seen = pve.observe().await.expect("a look");
+    let seen = pve.observe().await.expect("observed");
     assert!(seen.guests.iter().any(|guest| guest.host == "pve1"));
     let move_to = |host: &str| {
         let config = facts_of(&sim, id(&at)).config.into_iter().collect();
@@ -269,20 +270,22 @@ async fn an_image_is_downloaded_with_its_checksum() {
         .expect_err("another checksum");
     assert_eq!(error.class, ErrorClass::Refused);
     assert!(error.hint.contains("checksum"), "{error:?}");
-    assert!(!pve.has_image(&image).await.expect("a look"));
+    assert!(!pve.has_image(&image).await.expect("checked"));
     image.checksum = Some(format!("sha256:{digits}"));
     pve.ensure_image(&image).await.expect("fetched");
-    assert!(pve.has_image(&image).await.expect("a look"));
+    assert!(pve.has_image(&image).await.expect("checked"));
     pve.ensure_image(&image).await.expect("there already");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_does_not_fit_is_refused_with_sizes() {
-    // How much memory a host has is reported to auditors only.
+    // The memory of a host is reported only with the audit privilege.
     let sim = simulated_host(|builder| {
-        let builder = builder.storage_size(40 << 30).role("Look", &["Sys.Audit"]);
-        let builder = builder.grant("homestak@pve", "/nodes/pve1", "Look");
-        builder.grant("homestak@pve!driver", "/nodes/pve1", "Look")
+        let builder = builder
+            .storage_size(40 << 30)
+            .role("HostAudit", &["Sys.Audit"]);
+        let builder = builder.grant("homestak@pve", "/nodes/pve1", "HostAudit");
+        builder.grant("homestak@pve!driver", "/nodes/pve1", "HostAudit")
     })
     .await;
     let pve = sim.client();

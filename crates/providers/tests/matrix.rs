@@ -14,18 +14,18 @@ use homestak_engine::ports::{
     ErrorClass, Gib, GuestRef, NewGuest, PortError, Provider as _, StopMode,
 };
 use homestak_providers::pve::Pve;
-use support::sample::{Sample, is_full};
+use support::sample::{is_full, random};
 use support::server::Server;
 use support::world::{Fault, World};
 
 const FAULTS: [Fault; 7] = [
-    // The process dies after this request, and another one takes over.
+    // The process crashes after this request, and another one continues.
     Fault::Silence,
     Fault::CutBefore,
     Fault::CutAfter,
     Fault::StatusAfter(596),
     Fault::StatusBefore(595),
-    // Someone else holds a lock, in the two ways that is said.
+    // Another task holds a lock, with both messages for that.
     Fault::Answer(
         500,
         "can't lock file '/var/lock/qemu-server/lock-1.conf' - got timeout",
@@ -38,7 +38,7 @@ const SAMPLED: u64 = 1;
 type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + 'a>>;
 type Operation = for<'a> fn(&'a Pve, &'a NewGuest, &'a GuestRef) -> Step<'a>;
 
-/// Runs an operation the way the engine does: what may have been done is tried again.
+/// Runs an operation like the engine: errors with an unknown result are retried.
 async fn run_with_retries(pve: &Pve, guest: &NewGuest, at: &GuestRef, operation: Operation) -> u32 {
     for attempt in 1..=5 {
         match operation(pve, guest, at).await {
@@ -55,7 +55,7 @@ async fn run_with_retries(pve: &Pve, guest: &NewGuest, at: &GuestRef, operation:
     panic!("five attempts were not enough");
 }
 
-/// Runs an operation until it meets the silence, and drops it there.
+/// Runs an operation until a response does not arrive, and drops it there.
 async fn run_until_killed(
     server: &Server,
     pve: &Pve,
@@ -68,7 +68,7 @@ async fn run_until_killed(
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // Cancel safety: being dropped anywhere is what is tested.
+    // Cancel safety: dropping it anywhere is tested here.
     tokio::select! {
         result = operation(pve, guest, at) => panic!("it went through the silence: {result:?}"),
         () = met => {}
@@ -99,7 +99,7 @@ async fn matrix(
         vmid: None,
         host: guest.host.clone(),
     };
-    let mut sample = Sample::new();
+    let mut sample = random();
     let case = async |fault: Option<(u64, Fault)>| {
         let server = Server::start(world()).await;
         let pve = support::client(&server);
@@ -129,7 +129,7 @@ async fn matrix(
         check(&server.world(), &guest);
         count as u64
     };
-    // The first round runs clean, to count the requests.
+    // The first round has no faults, to count the requests.
     let count = case(None).await;
     let mut cases = 0;
     for fault in FAULTS {

@@ -1,7 +1,7 @@
-//! Machines keep their network on every boot, whatever renders it: real Debian in QEMU, with the
-//! network card in the slot where Proxmox VE puts it.
+//! Machines keep their network on every boot with each renderer: real Debian in QEMU, with the
+//! network card in the same slot as on Proxmox VE.
 //!
-//! Where the processor cannot, they are emulated, which takes minutes: in `make test-full` only.
+//! Without KVM they are emulated, which takes minutes: in `make test-full` only.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -17,7 +17,7 @@ use homestak_providers::pve::seed;
 use homestak_test_support::images;
 
 const MAC: &str = "02:00:00:00:00:0a";
-/// What the machine's slot is called by the kernel's rules.
+/// The interface name for the slot of the network card.
 const CARD: &str = "ens18";
 
 /// Returns first-boot data with a fixed address of QEMU's own network.
@@ -33,14 +33,15 @@ fn first_boot() -> Vec<u8> {
         gateway: Some([10, 0, 2, 2].into()),
         dns: vec![[10, 0, 2, 3].into()],
         packages: Vec::new(),
+        enrolment: None,
     };
     seed::image(&Seed::from(identity))
 }
 
-/// Boots the disk in a directory and returns what came on the console.
-fn boot(place: &Path, with_seed: bool) -> String {
-    let console = place.join("console.log");
-    let file = |name: &str| place.join(name).display().to_string();
+/// Boots the disk in a directory and returns the console output.
+fn boot(directory: &Path, with_seed: bool) -> String {
+    let console = directory.join("console.log");
+    let file = |name: &str| directory.join(name).display().to_string();
     let drive = |name: &str, id: &str, more: &str| {
         let file = file(name);
         format!("file={file},format=raw,if=none,id={id}{more}")
@@ -48,7 +49,7 @@ fn boot(place: &Path, with_seed: bool) -> String {
     let mut qemu = Command::new("timeout");
     qemu.args(["1800", "qemu-system-x86_64"])
         .args("-nodefaults -no-user-config -display none -no-reboot -smp 2 -m 768".split(' '))
-        // Emulated: a KVM that is there need not work.
+        // Emulated: an existing KVM device may not work.
         .args("-machine pc -accel tcg,thread=multi -cpu max".split(' '))
         .args(["-kernel", &file("vmlinuz"), "-initrd", &file("initrd.img")])
         .args(["-append", "root=/dev/vda rw console=ttyS0 quiet"])
@@ -69,9 +70,9 @@ fn boot(place: &Path, with_seed: bool) -> String {
             .args(["-device", "virtio-blk-pci,drive=seed,bus=pci.0,addr=0xb"]);
     }
     let output = qemu.output().unwrap();
-    let said = String::from_utf8_lossy(&fs_err::read(console).unwrap()).into_owned();
-    assert!(output.status.success(), "{output:?}\n{said}");
-    said
+    let console_text = String::from_utf8_lossy(&fs_err::read(console).unwrap()).into_owned();
+    assert!(output.status.success(), "{output:?}\n{console_text}");
+    console_text
 }
 
 /// Boots a machine three times, the first time with its first-boot data.
@@ -91,13 +92,13 @@ fn keeps_its_network(packages: &[&str]) {
     assert!(built.status.success(), "{built:?}");
     fs_err::write(dir.path().join("seed.iso"), first_boot()).unwrap();
     for nth in 1..=3 {
-        let said = boot(dir.path(), nth == 1);
-        let found = said.lines().find(|line| line.contains("NETWORK"));
+        let console_text = boot(dir.path(), nth == 1);
+        let found = console_text.lines().find(|line| line.contains("NETWORK"));
         let expected = format!("NETWORK up {CARD}");
         println!("{packages:?}, boot {nth}: {found:?}");
         assert!(
             found.is_some_and(|line| line.contains(&expected)),
-            "boot {nth}:\n{said}"
+            "boot {nth}:\n{console_text}"
         );
     }
 }

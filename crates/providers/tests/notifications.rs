@@ -134,11 +134,15 @@ async fn waiting_for_a_lock_is_reported() {
     };
     let (result, ()) = tokio::join!(pve.grow_disk(&at, Gib(9)), release);
     result.expect("grown");
-    let said = (
+    let expected = (
         Some(support::uuid(1)),
         "lock \"backup\" held by no visible task".to_owned(),
     );
-    assert!(listener.waits().contains(&said), "{:?}", listener.waits());
+    assert!(
+        listener.waits().contains(&expected),
+        "{:?}",
+        listener.waits()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -186,20 +190,20 @@ async fn transfers_are_reported_without_their_url() {
     };
     let lost = Fault::new(Call::times(1).path("/download-url"), FaultKind::ResetAfter);
     sim.world.add_fault(lost);
-    // Whether that address has anything is not what is tested.
+    // Whether the download succeeds is not tested here.
     let _ = pve.ensure_image(&fetched).await;
     let waits = listener.waits();
-    for said in [
+    for expected in [
         "upload of `x.raw` into local on pve1",
         "download of `y.raw` into local on pve1",
     ] {
         assert!(
-            waits.contains(&(None, said.to_owned())),
-            "{said}: {waits:?}"
+            waits.contains(&(None, expected.to_owned())),
+            "{expected}: {waits:?}"
         );
     }
     assert!(!format!("{waits:?}").contains("hush"), "{waits:?}");
-    // What is fetched over the network and not verified is worth a warning.
+    // An unverified download causes a warning.
     let unverified = "`y.raw`: the image has no checksum: it is not verified";
     assert_eq!(listener.warnings(), [(None, unverified.to_owned())]);
 }

@@ -17,7 +17,7 @@ fn dies(method: &str, path: &str) -> Fault {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_died_after_its_work_is_not_a_failure() {
+async fn a_task_that_crashed_after_its_work_is_not_a_failure() {
     let sim = simulated_host(|builder| builder).await;
     let pve = sim.client();
     for (new, kind) in [(support::ct(1), "lxc"), (support::vm(2), "qemu")] {
@@ -65,7 +65,7 @@ async fn a_guest_whose_create_task_was_killed_is_incomplete() {
     let (created, ()) = tokio::join!(pve.create(&guest), killer);
     let error = created.expect_err("it is half-made");
     let vmid = sim.world.guests()[0].vmid;
-    // Its token does not see tasks of others, which may be making it.
+    // Its token cannot see tasks of other users, which may be creating it.
     assert_eq!(error.class, ErrorClass::Busy, "{error:?}");
     assert!(error.detail.contains("`create`"), "{error:?}");
     assert!(
@@ -140,7 +140,7 @@ async fn a_file_system_that_was_not_resized_is_an_error() {
     let pve = sim.client();
     let guest = pve.create(&support::ct(1)).await.expect("created");
     let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
-    sim.world.keep_file_system(vmid);
+    sim.world.ignore_filesystem_resizes(vmid);
     let error = pve.grow_disk(&guest, Gib(20)).await.expect_err("not grown");
     assert!(
         error.detail.contains("its file system was not"),
@@ -151,7 +151,7 @@ async fn a_file_system_that_was_not_resized_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_being_created_is_not_confused_with_the_previous_one() {
-    // A second here, so that the list is late however slow this machine is.
+    // One second of real time, so that the list is outdated even on a slow machine.
     let sweep = Duration::from_secs(u64::from(support::simulated::FACTOR));
     let timing = Timing {
         sweep,
@@ -169,14 +169,14 @@ async fn a_guest_being_created_is_not_confused_with_the_previous_one() {
     sim.world.put_guest("pve1", Kind::Lxc, 7000, old);
     sim.world.start_guest(7000).expect("started");
     sim.wait_until_idle().await;
-    // The list has seen it run.
-    while pve.observe().await.expect("a look").guests[0].power != PowerState::Running {
+    // The list has it as running.
+    while pve.observe().await.expect("observed").guests[0].power != PowerState::Running {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     sim.world.delete_guest(7000).expect("deleted");
     let watch = async {
         loop {
-            let seen = pve.observe().await.expect("a look");
+            let seen = pve.observe().await.expect("observed");
             let Some(row) = seen.guests.iter().find(|guest| guest.vmid == 7000.into()) else {
                 continue;
             };
@@ -212,14 +212,14 @@ async fn an_interrupted_download_continues_on_the_host() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // Cancel safety: the driver is interrupted; that is what is tested.
+    // Cancel safety: interrupting the driver is tested here.
     tokio::select! {
         result = async { sim.client().ensure_image(&image).await } => panic!("it ended: {result:?}"),
         () = begun => {}
     }
     let pve = sim.client();
     pve.ensure_image(&image).await.expect("fetched");
-    assert!(pve.has_image(&image).await.expect("a look"));
+    assert!(pve.has_image(&image).await.expect("checked"));
     let calls = sim.world.calls();
     assert_eq!(
         calls["POST /nodes/pve1/storage/local/download-url"], 1,

@@ -22,7 +22,7 @@ async fn a_guest_that_only_has_our_vmid_is_not_changed() {
     });
     let server = Server::start(world).await;
     let pve = support::client(&server);
-    assert_eq!(pve.inspect(&guest).await.expect("a look"), None);
+    assert_eq!(pve.inspect(&guest).await.expect("observed"), None);
     assert_eq!(
         pve.start(&guest).await.expect_err("missing").class,
         ErrorClass::Missing
@@ -72,9 +72,9 @@ async fn a_copy_with_our_tag_is_not_changed() {
         assert_eq!(error.class, ErrorClass::Refused);
         assert!(error.detail.contains("VM 150"), "{error:?}");
     }
-    // Under the id of the original there is nothing, so nothing is done.
+    // There is no guest with the id of the original, so nothing is done.
     guest.vmid = Some(100.into());
-    assert_eq!(pve.inspect(&guest).await.expect("a look"), None);
+    assert_eq!(pve.inspect(&guest).await.expect("observed"), None);
     pve.destroy(&guest).await.expect("nothing is there");
     let world = server.world();
     assert!(
@@ -90,7 +90,11 @@ async fn a_migrated_guest_is_found() {
     let guest = add(&mut world, 321, 1, |guest| guest.node = "pve2".to_owned());
     let server = Server::start(world).await;
     let pve = support::client(&server);
-    let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
+    let seen = pve
+        .inspect(&guest)
+        .await
+        .expect("observed")
+        .expect("a guest");
     assert_eq!((seen.host.as_str(), seen.vmid), ("pve2", 321.into()));
     pve.start(&guest).await.expect("started");
     assert!(server.world().guests[&321].running);
@@ -111,7 +115,7 @@ async fn a_copy_is_recognised_in_the_list() {
         guest.config.insert("tags".to_owned(), tags);
     });
     let server = Server::start(world).await;
-    let observed = support::client(&server).observe().await.expect("a look");
+    let observed = support::client(&server).observe().await.expect("observed");
     let copies: Vec<(GuestId, bool)> = observed
         .guests
         .iter()
@@ -142,7 +146,7 @@ async fn an_id_in_use_is_skipped_or_refused_if_given() {
     let server = Server::start(World::new()).await;
     let pve = support::client(&server);
     let first = pve.create(&support::vm(1)).await.expect("a guest");
-    // Someone else's guest sits where ours would go, and our token does not see it in the list.
+    // A foreign guest has the id, and our token cannot see it in the list.
     let mut other = support::vm(2);
     other.vmid = first.vmid;
     let error = pve.create(&other).await.expect_err("refused");
@@ -191,11 +195,11 @@ async fn notes_alone_do_not_make_a_guest_ours() {
     let before = world.guests[&vmid].config.clone();
     let server = Server::start(world).await;
     let pve = support::client(&server);
-    assert_eq!(pve.inspect(&tenant).await.expect("a look"), None);
+    assert_eq!(pve.inspect(&tenant).await.expect("observed"), None);
     pve.destroy(&tenant).await.expect("ours is not there");
-    let made = pve.create(&new).await.expect("beside it");
-    assert_ne!(made.vmid, Some(vmid.into()));
-    pve.destroy(&made).await.expect("destroyed");
+    let created = pve.create(&new).await.expect("beside it");
+    assert_ne!(created.vmid, Some(vmid.into()));
+    pve.destroy(&created).await.expect("destroyed");
     let mut world = server.world();
     world.finish();
     assert_eq!(world.guests.keys().copied().collect::<Vec<_>>(), [vmid]);
@@ -240,7 +244,11 @@ async fn a_guest_whose_tags_were_removed_is_listed_without_identity() {
     });
     let server = Server::start(world).await;
     let pve = support::client(&server);
-    let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
+    let seen = pve
+        .inspect(&guest)
+        .await
+        .expect("observed")
+        .expect("a guest");
     assert_eq!((seen.vmid, seen.uuid, seen.site), (100.into(), None, None));
     for result in [
         pve.destroy(&guest).await,
@@ -284,10 +292,10 @@ async fn a_guest_without_site_is_completed_only_if_planned() {
 #[tokio::test]
 async fn a_local_node_without_site_is_completed_only_if_planned() {
     let mut new = support::vm(1);
-    let place = tempfile::tempdir().expect("a directory");
-    let root = place.path().join("local");
+    let temporary = tempfile::tempdir().expect("a directory");
+    let root = temporary.path().join("local");
     let directory = root.join("nodes").join(new.uuid.as_str());
-    fs_err::create_dir_all(&directory).expect("made");
+    fs_err::create_dir_all(&directory).expect("created");
     let node = serde_json::json!({
         "uuid": new.uuid, "name": "node1", "manifest": "n1", "vmid": 100,
         "kind": GuestKind::Vm, "engine": "container", "first_boot": "direct",
@@ -297,7 +305,7 @@ async fn a_local_node_without_site_is_completed_only_if_planned() {
     });
     fs_err::write(directory.join("node.json"), node.to_string()).expect("written");
     fs_err::write(directory.join("told"), "").expect("written");
-    let instance = Instance::at(&root).expect("a realm");
+    let instance = Instance::at(&root).expect("an instance");
     let local = Local::open(instance, LocalSettings::default());
     let error = local.create(&new).await.expect_err("refused");
     assert_eq!(error.class, ErrorClass::Refused, "{error:?}");

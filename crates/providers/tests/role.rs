@@ -1,4 +1,4 @@
-//! The role that is printed: it suffices for all that is done, and each privilege is needed.
+//! The printed role is sufficient for all operations, and each privilege is required.
 //!
 //! The simulator checks every call as a real Proxmox VE does, with disks on one storage, images on
 //! another, and a token that has exactly what the commands grant to it and to its user.
@@ -13,7 +13,7 @@ use homestak_engine::ports::{
 };
 use homestak_providers::pve::Pve;
 use homestak_providers::pve::preflight::{
-    self, FileRequirement, Requirements, Severity, SiteRequirements, StorageRequirement,
+    self, FileRequirement, FindingSeverity, Requirements, SiteRequirements, StorageRequirement,
 };
 use homestak_providers::pve::role::{self, Abilities, Grant};
 use support::simulated::{SimulatedHost, bare_simulated_host, granted};
@@ -43,13 +43,14 @@ async fn simulated_host(grants: &[Grant]) -> SimulatedHost {
     sim
 }
 
-/// Checks before a run, as they are created for a manifest.
+/// Runs the preflight checks for a manifest.
 async fn checks(pve: &Pve) -> Result<(), String> {
     let storage = |storage: &str, content: &[&str]| StorageRequirement {
         host: "pve1".to_owned(),
         storage: storage.to_owned(),
         content: content.iter().map(|kind| (*kind).to_owned()).collect(),
         size: Gib(1).into(),
+        largest: Gib(1).into(),
     };
     let wanted = Requirements {
         hosts: vec!["pve1".to_owned()],
@@ -69,19 +70,19 @@ async fn checks(pve: &Pve) -> Result<(), String> {
             source: Some(format!("{URL}/fetched.qcow2")),
         }],
         bridges: vec![("pve1".to_owned(), "vmbr0".to_owned())],
-        site: SiteRequirements {
+        site: Some(SiteRequirements {
             gateway: "192.0.2.1".parse().ok(),
             dns: vec!["192.0.2.1".parse().expect("an address")],
             domain: Some("home.arpa".to_owned()),
             ssh_keys: 1,
             fixed_addresses: true,
-        },
+        }),
         ..Requirements::default()
     };
     let findings = preflight::check(&pve.facts(&wanted).await, &wanted);
     let bad: Vec<String> = findings
         .iter()
-        .filter(|finding| finding.severity == Severity::Failure)
+        .filter(|finding| finding.severity == FindingSeverity::Failure)
         .map(|finding| finding.detail.to_string())
         .collect();
     if bad.is_empty() {
@@ -114,12 +115,12 @@ async fn address(pve: &Pve, sim: &SimulatedHost, guest: &GuestRef) -> Result<(),
     Ok(())
 }
 
-/// Does everything that is done to guests and images.
+/// Runs all operations on guests and images.
 async fn work(pve: &Pve, sim: &SimulatedHost) -> Result<(), PortError> {
     pve.capabilities().await?;
     let seen = pve.observe().await?;
     for storage in ["disks", "local"] {
-        // Plans are refused for storages that are not seen.
+        // Plans are refused for storages that are not listed.
         if !seen.storages.iter().any(|row| row.name == storage) {
             return Err(PortError::refused("plan", format!("no {storage}"), ""));
         }
@@ -193,10 +194,10 @@ async fn each_privilege_of_the_printed_role_is_required() {
             fewer[at].privileges.remove(privilege);
             let sim = simulated_host(&fewer).await;
             let pve = sim.client();
-            let told = checks(&pve).await.expect_err(privilege);
+            let error = checks(&pve).await.expect_err(privilege);
             assert!(
-                told.contains(privilege) && told.contains(&grant.path),
-                "{privilege} on {}: {told}",
+                error.contains(privilege) && error.contains(&grant.path),
+                "{privilege} on {}: {error}",
                 grant.path
             );
             let Err(error) = work(&pve, &sim).await else {

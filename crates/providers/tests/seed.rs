@@ -24,6 +24,7 @@ fn sample() -> Seed {
             gateway: None,
             dns: Vec::new(),
             packages: Vec::new(),
+            enrolment: None,
         },
     }
 }

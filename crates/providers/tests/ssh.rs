@@ -71,8 +71,8 @@ fn a_different_host_key_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    keyring.host_key(&guest(2)).expect("made");
-    // The server of one answers at the address of another.
+    keyring.host_key(&guest(2)).expect("created");
+    // The server of one node responds at the address of another.
     let ssh = client(&keyring, &sshd, 2, directory.path());
     let error = ssh.run("touch /nowhere/at/all", b"").expect_err("refused");
     assert!(matches!(error, SshError::HostKeyDiffers), "{error}");
@@ -86,7 +86,7 @@ fn an_unpinned_host_key_must_be_confirmed() {
     let ssh = client(&keyring, &sshd, 1, directory.path()).with_host_key_policy(HostKeyPolicy::Ask);
     let error = ssh.run("true", b"").expect_err("nobody was asked");
     assert!(matches!(error, SshError::HostKeyUnknown), "{error}");
-    fs_err::copy(keyring.known_hosts(), keyring.seen_hosts()).expect("a person said yes");
+    fs_err::copy(keyring.known_hosts(), keyring.seen_hosts()).expect("a person message yes");
     assert_eq!(ssh.run("true", b"").expect("it runs").status, 0);
     ssh.close();
 }
@@ -97,18 +97,18 @@ fn unreachable_and_denied_are_distinguished() {
     let keyring = keyring(directory.path());
     let mut sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
     let ssh = client(&keyring, &sshd, 1, directory.path());
-    // Another driver's key opens nothing.
+    // Another driver's key is denied.
     let other = Keyring::new(directory.path().join("other"));
-    other.driver_key().expect("made");
+    other.driver_key().expect("created");
     fs_err::copy(other.own_file(), keyring.own_file()).expect("copied");
     let error = ssh.run("true", b"").expect_err("it does not let in");
     assert!(matches!(error, SshError::Denied { .. }), "{error}");
     sshd.stop();
-    let error = ssh.run("true", b"").expect_err("it is gone");
-    let SshError::Unreachable { said, sent } = error else {
+    let error = ssh.run("true", b"").expect_err("the server has stopped");
+    let SshError::Unreachable { message, sent, .. } = error else {
         panic!("{error}");
     };
-    assert!(said.contains("Connection refused"), "{said}");
+    assert!(message.contains("Connection refused"), "{message}");
     assert_eq!(sent, Sent::No);
 }
 
@@ -141,7 +141,7 @@ fn agent_ports_and_local_commands_are_not_forwarded() {
     ssh.close();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "agent=\n");
     assert!(!ran.exists(), "a program was run here");
-    // A person at a terminal gets the same, unless they ask for more.
+    // The same in an interactive session, unless options are given.
     let person = ssh.arguments();
     let has = |word: &str| person.iter().any(|one| one == word);
     assert!(has("ForwardAgent=no") && has("ClearAllForwardings=yes"));
@@ -155,7 +155,7 @@ fn endless_output_is_limited() {
     let ssh = client(&keyring, &sshd, 1, directory.path());
     let error = ssh.run("cat /dev/zero", b"").expect_err("it has no end");
     assert!(error.to_string().contains("more than 16 MiB"), "{error}");
-    // Lines are handed out as they come; one without an end comes in parts.
+    // Lines are passed on as they arrive; a very long one in parts.
     let longest = Mutex::new(0);
     let line = "head -c 5000000 /dev/zero; echo; echo end";
     let status = ssh.follow(line, b"", &|_, text| {
@@ -174,11 +174,11 @@ fn slow_output_times_out() {
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
     let ssh = client(&keyring, &sshd, 1, directory.path());
     let with_deadline = ssh.clone().with_timeout(Duration::from_secs(1));
-    // It prints now and then, nothing at all, or does not read what it is sent.
+    // It prints now and then, prints nothing, or does not read its input.
     for line in ["while :; do printf .; sleep 0.1; done", "sleep 1000"] {
         let error = with_deadline
             .run(line, &[0; 5_000_000])
-            .expect_err("it is late");
+            .expect_err("it times out");
         assert!(
             matches!(error, SshError::TimedOut { seconds: 1 }),
             "{error}"
@@ -196,20 +196,20 @@ fn a_killed_driver_leaves_no_files() {
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
     let ssh = client(&keyring, &sshd, 1, directory.path());
     let there = Mutex::new(Vec::new());
-    let hear = |_, _: &str| {
+    let on_event = |_, _: &str| {
         let entries = fs_err::read_dir(directory.path().join("ssh")).expect("read");
         let names = entries.map(|entry| entry.expect("read").file_name());
         let names = names.map(|name| name.to_string_lossy().into_owned());
         there.lock().expect("unpoisoned").extend(names);
     };
-    ssh.follow("echo now", b"", &hear).expect("it runs");
+    ssh.follow("echo now", b"", &on_event).expect("it runs");
     ssh.close();
     let there = there.into_inner().expect("unpoisoned");
     assert!(!there.is_empty());
     assert!(!there.iter().any(|name| name.starts_with('.')), "{there:?}");
 }
 
-/// A node whose owner has replaced its agent with a script. `$asked` is what it is asked.
+/// A node on which the agent was replaced by a script. `$asked` is the requested command.
 fn misbehaving(directory: &Path, script: &str) -> (Sshd, Ssh, Pusher) {
     let keyring = keyring(directory);
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory);
@@ -299,9 +299,9 @@ fn following_a_node_can_be_stopped() {
     let script = r#"echo '{"n":1,"event":"step","words":"s"}'; sleep 1000"#;
     let (_sshd, ssh, pusher) = misbehaving(directory.path(), script);
     let enough = AtomicBool::new(false);
-    let hear = |_: &_| enough.store(true, Ordering::Relaxed);
+    let on_event = |_: &_| enough.store(true, Ordering::Relaxed);
     let stop = || enough.load(Ordering::Relaxed);
-    let error = pusher.converge(&ssh, &ssh, "{}", &hear, &stop);
+    let error = pusher.converge(&ssh, &ssh, "{}", &on_event, &stop);
     ssh.close();
     assert!(matches!(error, Err(PushError::Abandoned)), "{error:?}");
 }

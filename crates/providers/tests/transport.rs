@@ -64,8 +64,8 @@ async fn a_login_is_repeated_when_its_ticket_is_rejected() {
         password: Password::new("secret"),
     };
     let pve = connect(settings);
-    pve.observe().await.expect("a look");
-    pve.observe().await.expect("a look");
+    pve.observe().await.expect("observed");
+    pve.observe().await.expect("observed");
     let logins = |server: &Server| {
         let world = server.world();
         world
@@ -80,7 +80,7 @@ async fn a_login_is_repeated_when_its_ticket_is_rejected() {
         .world()
         .faults_on
         .push(("GET /cluster/resources", refusal));
-    pve.observe().await.expect("a look");
+    pve.observe().await.expect("observed");
     assert_eq!(logins(&server), 2);
 }
 
@@ -177,7 +177,7 @@ async fn requests_in_flight_are_limited() {
         tasks.spawn(async move { pve.observe().await.map(|_| ()) });
     }
     while let Some(result) = tasks.join_next().await {
-        result.expect("no panic").expect("a look");
+        result.expect("no panic").expect("observed");
     }
     let world = server.world();
     assert_eq!(world.requests, 40);
@@ -198,7 +198,7 @@ async fn without_quorum_changes_stop_and_queries_continue() {
     let mut world = World::new();
     let guest = add(&mut world, 100, 1, |_| {});
     let server = Server::start(world).await;
-    // Slow enough for two calls within the ten seconds in which changes are held back.
+    // Slow enough for two calls within the ten seconds in which changes are blocked.
     let clock = Arc::new(support::clock::FastClock::new(10));
     let pve = Pve::new(settings(&server), clock).expect("a client");
     let refusal = Fault::Answer(500, "cluster not ready - no quorum?");
@@ -219,7 +219,7 @@ async fn without_quorum_changes_stop_and_queries_continue() {
     assert_eq!(posts(&server), 1);
     pve.start(&guest).await.expect_err("not even tried");
     assert_eq!(posts(&server), 1);
-    pve.observe().await.expect("a look");
+    pve.observe().await.expect("observed");
     tokio::time::sleep(Duration::from_millis(1200)).await;
     pve.start(&guest).await.expect("tried again later");
 }
@@ -235,11 +235,11 @@ async fn a_ticket_is_sent_with_its_csrf_token_and_renewed() {
         password: Password::new("secret"),
     };
     let fast: homestak_api::runtime::SharedClock = Arc::new(support::clock::FastClock::new(200));
-    let clock = Arc::new(support::clock::LateClock::new(&fast, Duration::ZERO));
+    let clock = Arc::new(support::clock::ClockAhead::new(&fast, Duration::ZERO));
     let pve = Pve::new(settings, clock.clone()).expect("a client");
     pve.start(&guest).await.expect("started, which is a change");
     assert_eq!(server.world().logins, 1);
-    // A ticket is good for two hours; what starts at their end must still be served.
+    // A ticket is valid for two hours; a request at the end must still succeed.
     clock.jump(Duration::from_secs(91 * 60));
     pve.stop(&guest, StopMode::Now).await.expect("stopped");
     assert_eq!(server.world().logins, 2);

@@ -167,7 +167,7 @@ pub(crate) fn decrypt(
     Ok((kind, buffer))
 }
 
-/// Tells whether text has the format of an encrypted value.
+/// Returns whether text has the format of an encrypted value.
 pub(crate) fn is_ciphertext(text: &str) -> bool {
     parse(text).is_some()
 }

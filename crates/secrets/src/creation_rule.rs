@@ -61,7 +61,7 @@ pub enum CreationError {
     },
 }
 
-/// How a new file is sealed.
+/// How a new file is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreationRule {
     /// Recipients.

@@ -6,7 +6,7 @@ use homestak_core::doc::{
     Data, Diagnostics, Entry, FileId, Scalar, Severity, Source, Style, Value, yaml,
 };
 
-/// Why a text is not a document that can be sealed or opened.
+/// Why a text is not a document that can be encrypted or decrypted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DocumentError {
     /// The text is not one YAML document.
@@ -80,7 +80,7 @@ fn fill<'s>(value: &mut Value, scalars: &mut impl Iterator<Item = &'s Option<Sca
     }
 }
 
-/// Tells whether two trees have the same values, whatever the notation of numbers and booleans.
+/// Returns whether two trees have the same values, whatever the notation of numbers and booleans.
 pub(crate) fn same_meaning(one: &Value, other: &Value) -> bool {
     match (&one.data, &other.data) {
         (Data::Scalar(one), Data::Scalar(other)) => same_scalar(one, other),

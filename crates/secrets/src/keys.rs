@@ -48,7 +48,7 @@ pub enum KeyError {
     },
 }
 
-/// A public key that files are sealed for.
+/// A public key that files are encrypted for.
 #[derive(Clone)]
 pub struct Recipient(x25519::Recipient);
 
@@ -155,7 +155,7 @@ impl Identities {
         self.unsupported.extend(other.unsupported);
     }
 
-    /// Tells whether there is no usable key.
+    /// Returns whether there is no usable key.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

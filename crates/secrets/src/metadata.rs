@@ -1,4 +1,4 @@
-//! The `sops` block of a sealed file. Keys stay wrapped here.
+//! The `sops` block of an encrypted file. Keys stay wrapped here.
 
 use homestak_core::doc::emit::emit_scalar;
 use homestak_core::doc::{Scalar, Value};
@@ -182,7 +182,7 @@ pub(crate) fn render(keys: &[WrappedKey], last_modified: &str, mac: &str, rules:
     out
 }
 
-/// Tells whether a document is sealed: it has a `sops` block with MAC and time.
+/// Returns whether a document is encrypted: it has a `sops` block with MAC and time.
 pub fn is_sealed(root: &Value) -> bool {
     root.field("sops")
         .is_some_and(|block| block.field("mac").is_some() && block.field("lastmodified").is_some())

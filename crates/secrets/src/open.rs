@@ -1,4 +1,4 @@
-//! Decrypts a sealed document. A document whose MAC does not match is always refused.
+//! Decrypts an encrypted document. A document whose MAC does not match is always refused.
 
 use homestak_core::doc::emit::{emit, emit_scalar};
 use homestak_core::doc::{Scalar, Value};
@@ -14,20 +14,20 @@ use crate::plain_text::PlainText;
 use crate::rules::Subject;
 use crate::{scalar, shamir};
 
-/// Why a sealed document could not be opened.
+/// Why an encrypted document could not be decrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The text is not a YAML mapping.
-    #[error("read the sealed document")]
+    #[error("read the encrypted document")]
     Document(#[source] DocumentError),
     /// The document has no `sops` block.
-    #[error("the document is not sealed: it has no `sops` block")]
+    #[error("the document is not encrypted: it has no `sops` block")]
     NotSealed,
     /// The `sops` block is invalid.
     #[error("read the `sops` block")]
     Metadata(#[source] MetadataError),
     /// The document uses YAML features that SOPS never writes.
-    #[error("find the values of the sealed document")]
+    #[error("find the values of the encrypted document")]
     Layout(#[source] LayoutError),
     /// None of the private keys belongs to a recipient.
     #[error("{}", no_matching_key(.recipients, *.given, .unsupported))]
@@ -67,8 +67,8 @@ pub enum OpenError {
     /// The MAC itself could not be decrypted.
     #[error("decrypt the MAC of the document")]
     Mac(#[source] CipherError),
-    /// Values were changed, moved, added or removed after sealing.
-    #[error("the document was modified after it was sealed: the MAC does not match")]
+    /// Values were changed, moved, added or removed after encrypting.
+    #[error("the document was modified after it was encrypted: the MAC does not match")]
     MacMismatch,
 }
 
@@ -95,13 +95,13 @@ fn no_matching_key(recipients: &[String], given: usize, unsupported: &[&str]) ->
         1 => "the private key given does not match".into(),
         given => format!("none of the {given} private keys given matches"),
     };
-    format!("the document is sealed for {sealed_for}; {keys}")
+    format!("the document is encrypted for {sealed_for}; {keys}")
 }
 
-/// Opens a sealed document.
+/// Decrypts an encrypted document.
 ///
 /// Comments and layout are kept if the result parses to the expected values; otherwise the document
-/// is formatted anew.
+/// is reformatted.
 pub fn open(text: &str, identities: &Identities) -> Result<PlainText, OpenError> {
     let tree = document::parse(text).map_err(OpenError::Document)?;
     let block = tree.field("sops").ok_or(OpenError::NotSealed)?;

@@ -1,4 +1,4 @@
-//! The previous version of a sealed document, whose data key and ciphertexts are reused. If a
+//! The previous version of an encrypted document, whose data key and ciphertexts are reused. If a
 //! recipient is removed nothing is reused, because that recipient knows the data key.
 
 use std::collections::HashMap;
@@ -64,7 +64,7 @@ impl PreviousDocument {
         })
     }
 
-    /// Tells whether sealing would change only the time.
+    /// Returns whether encrypting would change only the time.
     pub(crate) fn unchanged(&self, plain: &str, sealing: &Sealing<'_>) -> bool {
         self.plain.expose() == plain
             && self.rules == *sealing.rules
@@ -72,7 +72,7 @@ impl PreviousDocument {
             && self.keeps_all(sealing.recipients)
     }
 
-    /// Tells whether all its recipients are kept.
+    /// Returns whether all its recipients are kept.
     pub(crate) fn keeps_all(&self, recipients: &[Recipient]) -> bool {
         self.wrapped.iter().all(|key| {
             recipients

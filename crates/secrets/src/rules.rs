@@ -123,7 +123,7 @@ pub(crate) enum Subject {
 }
 
 impl Rules {
-    /// Tells whether the value at `path` is encrypted. `comments` has one list of applicable
+    /// Returns whether the value at `path` is encrypted. `comments` has one list of applicable
     /// comments for each enclosing collection, outermost first.
     pub(crate) fn encrypts(
         &self,

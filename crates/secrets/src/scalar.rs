@@ -32,7 +32,7 @@ pub(crate) fn plain(scalar: &Scalar) -> Option<PlainValue> {
     Some(match scalar.meaning() {
         Meaning::Null => return None,
         Meaning::Bool(value) => {
-            let word = truth(value).to_owned();
+            let word = bool_text(value).to_owned();
             form(
                 ValueType::Bool,
                 Zeroizing::new(word.clone().into_bytes()),
@@ -72,7 +72,10 @@ pub(crate) fn opened(kind: ValueType, bytes: &[u8]) -> Result<(Scalar, PlainValu
                 "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
                 _ => return Err(wrong("boolean")),
             };
-            (Scalar::plain(value.to_string()), truth(value).to_owned())
+            (
+                Scalar::plain(value.to_string()),
+                bool_text(value).to_owned(),
+            )
         }
         ValueType::Int => {
             let value: i64 = text.parse().map_err(|_| wrong("integer"))?;
@@ -101,7 +104,7 @@ pub(crate) fn mac_of_visible(scalar: &Scalar) -> Result<Option<Vec<u8>>, TooLarg
     }
     match scalar.meaning() {
         Meaning::Null => return Ok(None),
-        Meaning::Bool(value) => return word(truth(value)),
+        Meaning::Bool(value) => return word(bool_text(value)),
         Meaning::Int(_) | Meaning::Float(_) | Meaning::Ambiguous | Meaning::Text => {}
     }
     match text {
@@ -131,7 +134,8 @@ pub(crate) fn mac_of_visible(scalar: &Scalar) -> Result<Option<Vec<u8>>, TooLarg
     }
 }
 
-/// Tells whether a plain key is a string for the YAML parser of SOPS, which accepts no other keys.
+/// Returns whether a plain key is a string for the YAML parser of SOPS, which accepts only
+/// strings as keys.
 pub(crate) fn is_text(key: &str) -> bool {
     let seen = mac_of_visible(&Scalar::plain(key));
     let word = matches!(
@@ -178,7 +182,7 @@ fn float_value(text: &str) -> Option<f64> {
     if numeric { text.parse().ok() } else { None }
 }
 
-fn truth(value: bool) -> &'static str {
+fn bool_text(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 

@@ -15,7 +15,7 @@ use crate::previous::{CiphertextCache, PreviousDocument};
 use crate::rules::{Rules, Subject};
 use crate::{scalar, timestamp};
 
-/// Why a document could not be sealed.
+/// Why a document could not be encrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The text is not a YAML mapping.
@@ -25,10 +25,10 @@ pub enum SealError {
     #[error("the document is empty")]
     Empty,
     /// The document has a `sops` key.
-    #[error("the document is already sealed: it has a `sops` key")]
+    #[error("the document is already encrypted: it has a `sops` key")]
     AlreadySealed,
     /// There are no recipients.
-    #[error("there are no recipients to seal for")]
+    #[error("there are no recipients to encrypt for")]
     NoRecipients,
     /// The time is invalid.
     #[error("`{now}` is not a time such as 2026-01-31T12:00:00Z")]
@@ -36,7 +36,7 @@ pub enum SealError {
         /// The time.
         now: String,
     },
-    /// The document uses YAML features that cannot be sealed.
+    /// The document uses YAML features that cannot be encrypted.
     #[error("find the values of the plain document")]
     Layout(#[source] LayoutError),
     /// A key is a number, boolean or null; SOPS supports only strings.
@@ -65,21 +65,23 @@ pub enum SealError {
     /// The data key could not be wrapped for a recipient.
     #[error("wrap the data key")]
     Wrap(#[source] KeyError),
-    /// The previous version could not be opened.
-    #[error("open the previous version of the document")]
+    /// The previous version could not be decrypted.
+    #[error("decrypt the previous version of the document")]
     Previous(#[source] OpenError),
     /// The previous version has keys that would be lost.
-    #[error("the document is sealed with {kinds}, which would be lost; edit it with `sops edit`")]
+    #[error(
+        "the document is encrypted with {kinds}, which would be lost; edit it with `sops edit`"
+    )]
     WouldLoseKeys {
         /// What would be lost.
         kinds: String,
     },
-    /// The sealed document does not decrypt to the original. This is a bug.
-    #[error("the sealed document does not decrypt to the original")]
+    /// The encrypted document does not decrypt to the original. This is a bug.
+    #[error("the encrypted document does not decrypt to the original")]
     RoundTrip,
 }
 
-/// How a document is sealed.
+/// How a document is encrypted.
 #[derive(Clone, Copy)]
 pub struct Sealing<'a> {
     /// The recipients.
@@ -95,13 +97,13 @@ pub struct Sealing<'a> {
 /// The previous version of a document.
 #[derive(Clone, Copy)]
 pub struct Previous<'a> {
-    /// The sealed text.
+    /// The encrypted text.
     pub text: &'a str,
-    /// Keys that open it.
+    /// Keys that decrypt it.
     pub identities: &'a Identities,
 }
 
-/// Seals a plain document.
+/// Encrypts a plain document.
 ///
 /// With [`Sealing::previous`], the data key and the ciphertexts of unchanged values are reused, and
 /// an unchanged document is returned byte for byte. If a recipient was removed, everything is
@@ -147,7 +149,7 @@ pub fn seal(plain: &str, sealing: &Sealing<'_>) -> Result<String, SealError> {
         now: &now,
         cache,
     };
-    // No `sops` block can be appended to a flow mapping, so such a document is formatted anew.
+    // No `sops` block can be appended to a flow mapping, so such a document is reformatted.
     let sealed = sealer.seal(plain, &tree)?;
     if sealer.round_trips(&sealed, &tree) {
         return Ok(sealed);
@@ -266,7 +268,7 @@ impl Sealer<'_> {
         }
     }
 
-    /// Decrypts the sealed document and compares it with the original.
+    /// Decrypts the encrypted document and compares it with the original.
     fn round_trips(&self, sealed: &str, plain: &Value) -> bool {
         let Ok(tree) = document::parse(sealed) else {
             return false;

@@ -1,4 +1,4 @@
-//! Sealing and opening documents through the public interface.
+//! Encrypting and decrypting documents through the public interface.
 
 use homestak_secrets::*;
 
@@ -28,11 +28,11 @@ fn only(field: &str) -> Rules {
     }
 }
 
-/// Seals and opens a document, and expects the same text.
+/// Encrypts and decrypts a document, and expects the same text.
 fn round_trip(plain: &str) -> String {
     let (identities, recipient) = keys();
     let rules = Rules::default();
-    let sealed = seal(plain, &sealing(&[recipient], &rules)).expect("the document is sealed");
+    let sealed = seal(plain, &sealing(&[recipient], &rules)).expect("the document is encrypted");
     let opened = open(&sealed, &identities).expect("the document is opened");
     assert_eq!(opened.expose(), plain, "{sealed}");
     sealed
@@ -93,7 +93,7 @@ fn values_in_flow_collections_are_sealed_in_place() {
 }
 
 #[test]
-fn a_flow_mapping_is_formatted_anew() {
+fn a_flow_mapping_is_reformatted() {
     let (identities, recipient) = keys();
     let rules = Rules::default();
     let sealed = seal("{a: 1, b: [x, z]}", &sealing(&[recipient], &rules)).unwrap();
@@ -265,7 +265,9 @@ fn the_recipients_are_listed_if_no_key_matches() {
     let error = open(&sealed, &keys().0).unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("the document is sealed for `{recipient}`; the private key given does not match")
+        format!(
+            "the document is encrypted for `{recipient}`; the private key given does not match"
+        )
     );
     let error = open(&sealed, &Identities::default())
         .unwrap_err()
@@ -290,7 +292,7 @@ fn unsupported_documents_are_refused_with_a_reason() {
     assert!(refuse("a: &x 1\nb: *x\n").contains("aliases"));
     assert!(refuse("- a\n").contains("not a mapping"));
     assert!(refuse("{}\n").contains("empty"));
-    assert!(refuse("a: 1\nsops: {}\n").contains("already sealed"));
+    assert!(refuse("a: 1\nsops: {}\n").contains("already encrypted"));
     assert!(refuse("a: 1\n---\nb: 2\n").contains("second document"));
     assert!(refuse("1: x\n").contains("quotes"));
     assert!(refuse("a: [1\n").contains("line"));

@@ -1,4 +1,4 @@
-//! Properties: every document survives sealing and opening, and every change to a sealed one is
+//! Properties: every document survives encrypting and decrypting, and every change to an encrypted one is
 //! detected.
 
 mod listing;
@@ -107,7 +107,7 @@ fn commented(plain: &str, every: usize) -> String {
     out
 }
 
-/// Returns the ciphertexts of a sealed document.
+/// Returns the ciphertexts of an encrypted document.
 fn ciphertexts(sealed: &str) -> Vec<&str> {
     sealed
         .split_inclusive(']')

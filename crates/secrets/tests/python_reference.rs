@@ -1,7 +1,7 @@
 //! Interoperability with a second implementation, written in Python.
 //!
-//! Requires `tests/prepare`; otherwise the tests are skipped, or fail if `HOMESTAK_TEST_REQUIRE` is
-//! set.
+//! The tests need `tests/prepare`. Without it they are skipped, or fail if `HOMESTAK_TEST_REQUIRE`
+//! is set.
 
 mod listing;
 
@@ -13,7 +13,7 @@ use listing::listing;
 
 const NOW: &str = "2026-01-31T12:00:00Z";
 
-/// Documents that are sealed by one implementation and opened by the other.
+/// Documents that are encrypted by one implementation and decrypted by the other.
 const DOCUMENTS: [&str; 6] = [
     "root_password: hunter2\n",
     "# top\na: 1 # behind\nb:\n  # in b\n  c: x\n  d: |\n    one\n    two\n  # last in b\nl:\n  - k: 1.5\n    m: true\n  # second\n  - \"q # no\"\n  - - 1\n    - ~\ne: \"\"\nn:\no_unencrypted: open\n",

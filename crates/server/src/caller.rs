@@ -1,10 +1,11 @@
-//! Who sent a request: decided anew for each one by the certificate of its connection.
+//! Who sent a request: determined for each request from the certificate of its connection.
 //!
-//! Only the certificate that is recorded for a node counts. One that was replaced, revoked or never
-//! recorded is refused, whoever signed it.
+//! Only the certificate that is recorded for a node is valid. One that was replaced, revoked or never
+//! recorded is refused, whoever signed it. A replaced certificate can still renew until the new one was
+//! used, because the response with the new one may have been lost.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use homestak_api::trust::Fingerprint;
 use homestak_store::registry::{NodeEntry, Registry, RegistryError};
@@ -13,7 +14,7 @@ use jiff::Timestamp;
 /// Who sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// Someone without a certificate.
+    /// A client without a certificate.
     Anonymous,
     /// A node with a valid certificate.
     Node(Arc<NodeEntry>),
@@ -21,21 +22,59 @@ pub(crate) enum Caller {
     ExpiredNode(Arc<NodeEntry>),
     /// An operator, by name.
     Operator(String),
-    /// Someone with a certificate that does not count, and why.
+    /// A client whose certificate is not accepted, and why.
     Refused(&'static str),
 }
 
-/// The nodes of the registry, in memory, since every request asks for one.
+/// As it is logged.
+impl std::fmt::Display for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Anonymous => f.write_str("anonymous"),
+            Self::Node(node) | Self::ExpiredNode(node) => write!(f, "node {}", node.name),
+            Self::Operator(name) => write!(f, "operator {name}"),
+            Self::Refused(_) => f.write_str("not accepted"),
+        }
+    }
+}
+
+/// The nodes of the registry, cached in memory because every request needs one.
 #[derive(Default)]
 struct Index {
     by_uuid: HashMap<String, Arc<NodeEntry>>,
     by_certificate: HashMap<String, String>,
+    /// By the certificate before, while the current one was not used.
+    by_replaced: HashMap<String, String>,
 }
 
 /// The nodes that the server knows.
 pub(crate) struct Nodes {
     registry: Arc<Registry>,
     index: RwLock<Index>,
+    /// Held from reading an entry until it is written: a renewal must not undo a revocation.
+    writing: Mutex<()>,
+}
+
+/// Why a certificate cannot be exchanged for a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRenewal {
+    /// It is not one of a node, or was revoked.
+    Refused,
+    /// It has expired, and so had one that the node renewed before.
+    LateAgain,
+    /// It has expired, and was replaced.
+    ReplacedAndExpired,
+}
+
+/// The outcome of an enrolment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EnrolOutcome {
+    /// The node is recorded.
+    Recorded,
+    /// The token was used, or the guest enrolled with another key.
+    Spent,
+    /// The guest was revoked.
+    Revoked,
 }
 
 impl Nodes {
@@ -48,6 +87,7 @@ impl Nodes {
         Ok(Self {
             registry,
             index: RwLock::new(index),
+            writing: Mutex::new(()),
         })
     }
 
@@ -67,20 +107,199 @@ impl Nodes {
         all
     }
 
-    /// Records a node. It waits for the disk.
-    pub(crate) fn put(&self, entry: NodeEntry) -> Result<(), RegistryError> {
-        self.registry.put_node(&entry)?;
+    /// Returns a node without a replaced certificate that was forgotten since the new one was used.
+    fn current(&self, uuid: &str) -> Option<NodeEntry> {
+        self.read(|index| {
+            let mut entry = NodeEntry::clone(index.by_uuid.get(uuid)?);
+            let replaced = entry.replaced.as_ref();
+            if !replaced.is_some_and(|replaced| index.by_replaced.contains_key(replaced)) {
+                entry.replaced = None;
+                entry.replaced_until = None;
+            }
+            Some(entry)
+        })
+    }
+
+    fn remember(&self, entry: NodeEntry) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         index.put(entry);
+    }
+
+    /// Changes what is recorded of a node; `None` when `change` does not want to, or there is no such
+    /// node. Blocks on disk I/O.
+    pub(crate) fn change(
+        &self,
+        uuid: &str,
+        change: impl FnOnce(&NodeEntry) -> Option<NodeEntry>,
+    ) -> Result<Option<NodeEntry>, RegistryError> {
+        self.change_or_add(uuid, || None, change)
+    }
+
+    /// The same, where a node that is not recorded may be added first.
+    pub(crate) fn change_or_add(
+        &self,
+        uuid: &str,
+        new: impl FnOnce() -> Option<NodeEntry>,
+        change: impl FnOnce(&NodeEntry) -> Option<NodeEntry>,
+    ) -> Result<Option<NodeEntry>, RegistryError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = self.current(uuid).or_else(new);
+        let Some(entry) = entry.and_then(|entry| change(&entry)) else {
+            return Ok(None);
+        };
+        self.registry.put_node(&entry)?;
+        self.remember(entry.clone());
+        Ok(Some(entry))
+    }
+
+    /// Records that a node has used its new certificate, so that the one before cannot renew after a
+    /// restart either. If this fails, the next request of the node tries again. Blocks on disk I/O.
+    pub(crate) fn forget_replaced(&self, uuid: &str) -> Result<(), RegistryError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(before), Some(entry)) = (self.by_uuid(uuid), self.current(uuid)) else {
+            return Ok(());
+        };
+        if before.replaced != entry.replaced {
+            self.registry.put_node(&entry)?;
+            self.remember(entry);
+        }
         Ok(())
+    }
+
+    /// Exchanges a certificate, if it still may be at this moment. Blocks on disk I/O.
+    pub(crate) fn renew(
+        &self,
+        shown: Fingerprint,
+        now: i64,
+        renewed: impl FnOnce(NodeEntry) -> NodeEntry,
+    ) -> Result<Result<NodeEntry, NoRenewal>, RegistryError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (node, is_late) = match self.may_renew(shown, now) {
+            Ok(found) => found,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let before = NodeEntry::clone(&node);
+        let shown = shown.to_string();
+        // The one that the node has for sure: several answers in a row may be lost.
+        let replaced_until = match &before.certificate {
+            Some(current) if current.fingerprint == shown => Some(current.not_after),
+            Some(_) | None => before.replaced_until,
+        };
+        let entry = NodeEntry {
+            replaced: Some(shown),
+            replaced_until,
+            // Reset by a renewal in time.
+            renewed_late: is_late,
+            ..renewed(before)
+        };
+        self.registry.put_node(&entry)?;
+        self.remember(entry.clone());
+        Ok(Ok(entry))
+    }
+
+    /// Returns the node whose certificate may be exchanged, and whether it has expired.
+    pub(crate) fn may_renew(
+        &self,
+        shown: Fingerprint,
+        now: i64,
+    ) -> Result<(Arc<NodeEntry>, bool), NoRenewal> {
+        let shown = shown.to_string();
+        let (node, is_replaced) = self.read(|index| {
+            let current = index.by_certificate.get(&shown);
+            let uuid = current.or_else(|| index.by_replaced.get(&shown));
+            let node = uuid.and_then(|uuid| index.by_uuid.get(uuid).cloned());
+            (node, current.is_none())
+        });
+        let node = node.filter(|node| node.revoked.is_none());
+        let node = node.ok_or(NoRenewal::Refused)?;
+        let until = match is_replaced {
+            true => node.replaced_until,
+            false => node.certificate.as_ref().map(|current| current.not_after),
+        };
+        match until.is_none_or(|until| until <= now) {
+            true if is_replaced => Err(NoRenewal::ReplacedAndExpired),
+            true if node.renewed_late => Err(NoRenewal::LateAgain),
+            is_late => Ok((node, is_late)),
+        }
+    }
+
+    /// Records a node that enrolled at a time, with a token if it has an id. A guest that enrolled with
+    /// the same key and token before may do so again: it did not get the answer. It waits for the
+    /// disk.
+    pub(crate) fn enrol(
+        &self,
+        mut entry: NodeEntry,
+        token: Option<&str>,
+        at: i64,
+    ) -> Result<EnrolOutcome, RegistryError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = self.by_uuid(&entry.uuid) {
+            if before.revoked.is_some() {
+                return Ok(EnrolOutcome::Revoked);
+            }
+            if let Some(certificate) = &before.certificate {
+                let used = match token {
+                    Some(id) => self.registry.token(id)?.and_then(|token| token.used),
+                    None => before.enrolled,
+                };
+                // A token that was used at another time is of an earlier guest with the same UUID.
+                if before.public_key != entry.public_key || used != before.enrolled {
+                    return Ok(EnrolOutcome::Spent);
+                }
+                // The one that the node has for sure, if it has any.
+                let kept = self
+                    .current(&entry.uuid)
+                    .filter(|kept| kept.replaced.is_some());
+                (entry.replaced, entry.replaced_until) = match kept {
+                    Some(kept) => (kept.replaced, kept.replaced_until),
+                    None => {
+                        let replaced = certificate.fingerprint.clone();
+                        (Some(replaced), Some(certificate.not_after))
+                    }
+                };
+                entry.renewed_late = before.renewed_late;
+                entry.enrolled = before.enrolled;
+                self.registry.put_node(&entry)?;
+                self.remember(entry);
+                return Ok(EnrolOutcome::Recorded);
+            }
+        }
+        if !self.registry.enrol(&entry, token, at)? {
+            return Ok(EnrolOutcome::Spent);
+        }
+        self.remember(entry);
+        Ok(EnrolOutcome::Recorded)
+    }
+
+    /// Returns whether a certificate is that of a node.
+    pub(crate) fn has(&self, certificate: Fingerprint) -> bool {
+        self.read(|index| {
+            let uuid = index.by_certificate.get(&certificate.to_string());
+            let node = uuid.and_then(|uuid| index.by_uuid.get(uuid));
+            node.is_some_and(|node| node.revoked.is_none())
+        })
     }
 
     /// Returns whose certificate it is.
     pub(crate) fn identify(&self, certificate: Fingerprint, now: Timestamp) -> Caller {
-        let node = self.read(|index| {
-            let uuid = index.by_certificate.get(&certificate.to_string())?;
+        let certificate = certificate.to_string();
+        let of = |index: &Index| {
+            let uuid = index.by_certificate.get(&certificate)?;
             index.by_uuid.get(uuid).cloned()
+        };
+        let (node, is_first_use) = self.read(|index| {
+            let node = of(index);
+            let replaced = node.as_ref().and_then(|node| node.replaced.as_ref());
+            let is_first = replaced.is_some_and(|one| index.by_replaced.contains_key(one));
+            (node, is_first)
         });
+        if is_first_use {
+            // The node has the new one. Written by `forget_replaced`.
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            if let Some(replaced) = of(&index).and_then(|node| node.replaced.clone()) {
+                index.by_replaced.remove(&replaced);
+            }
+        }
         let Some(node) = node else {
             return Caller::Refused("the certificate is not known here; the node must enrol again");
         };
@@ -97,12 +316,17 @@ impl Nodes {
 
 impl Index {
     fn put(&mut self, entry: NodeEntry) {
-        if let Some(certificate) = self
-            .by_uuid
-            .get(&entry.uuid)
-            .and_then(|before| before.certificate.as_ref())
-        {
-            self.by_certificate.remove(&certificate.fingerprint);
+        if let Some(before) = self.by_uuid.get(&entry.uuid) {
+            if let Some(certificate) = &before.certificate {
+                self.by_certificate.remove(&certificate.fingerprint);
+            }
+            if let Some(replaced) = &before.replaced {
+                self.by_replaced.remove(replaced);
+            }
+        }
+        if let Some(replaced) = &entry.replaced {
+            self.by_replaced
+                .insert(replaced.clone(), entry.uuid.clone());
         }
         if let Some(certificate) = &entry.certificate {
             self.by_certificate

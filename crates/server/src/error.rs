@@ -1,6 +1,6 @@
 //! Why a server could not start or reload.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use homestak_api::certificate::CertificateError;
 use homestak_core::token::TokenError;
@@ -14,8 +14,8 @@ pub enum ServerError {
     /// Its settings are not valid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// What was published cannot be read.
-    #[error("read what was published in `{}`", path.display())]
+    /// The published files cannot be read.
+    #[error("read the published files in `{}`", path.display())]
     Published {
         /// The directory.
         path: PathBuf,
@@ -34,6 +34,14 @@ pub enum ServerError {
     /// TLS cannot be set up.
     #[error("set up TLS")]
     Tls(#[from] rustls::Error),
+    /// The operator's own certificate and key do not belong together.
+    #[error("the key `{}` is not that of the certificate `{}`", key.display(), certificate.display())]
+    KeyMismatch {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
     /// The address cannot be listened on.
     #[error("listen on {address}")]
     Listen {
@@ -52,4 +60,18 @@ pub enum ServerError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+impl ServerError {
+    /// Makes the error for a file.
+    pub(crate) fn file<'a>(
+        doing: &'static str,
+        path: &'a Path,
+    ) -> impl Fn(std::io::Error) -> Self + 'a {
+        move |source| Self::File {
+            doing,
+            path: path.to_owned(),
+            source,
+        }
+    }
 }

@@ -9,6 +9,9 @@ use serde::Deserialize;
 /// The default port.
 pub const PORT: u16 = 44443;
 
+/// How many characters of a line an error shows.
+const MAX_LINE: usize = 80;
+
 /// Why settings could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
@@ -20,13 +23,21 @@ pub enum SettingsError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file is not valid.
-    #[error("the settings `{}` are not valid", path.display())]
+    /// The file is not TOML, or has an unknown key or a value of another type.
+    #[error("the settings `{}` are not valid: {reason}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and why.
-        source: Box<toml::de::Error>,
+        /// Where and why, in one line.
+        reason: String,
+    },
+    /// The file has a value that is out of range.
+    #[error("the settings `{}` are not valid", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Which value.
+        source: Box<Self>,
     },
     /// A value is out of range.
     #[error("`{key}` is {value}; it must be {expected}")]
@@ -56,8 +67,28 @@ pub struct ServerSettings {
     pub names: Vec<String>,
     /// Reports that are kept of each node.
     pub reports_per_node: u32,
+    /// Jobs that are kept of each node, beside those that have not ended.
+    pub jobs_per_node: u32,
+    /// The shortest time between checks of a repository that starts runs, in seconds.
+    pub shortest_poll: u32,
     /// Limits on connections and requests.
     pub limits: Limits,
+    /// Repositories that `server start` prepares; the server itself serves what was published.
+    pub repos: RepoSettings,
+}
+
+/// Which repositories are served, and to whom.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RepoSettings {
+    /// Whether repositories are served.
+    pub serve: bool,
+    /// Directory that known repositories are in.
+    pub directory: Option<PathBuf>,
+    /// File with the token that clients need.
+    pub token_file: Option<PathBuf>,
+    /// Names that are not served.
+    pub exclude: Vec<String>,
 }
 
 impl Default for ServerSettings {
@@ -69,7 +100,10 @@ impl Default for ServerSettings {
             key: None,
             names: Vec::new(),
             reports_per_node: 50,
+            jobs_per_node: 50,
+            shortest_poll: 30,
             limits: Limits::default(),
+            repos: RepoSettings::default(),
         }
     }
 }
@@ -86,7 +120,7 @@ pub struct Limits {
     pub handshake: u32,
     /// How long a connection may be idle, and the head of a request may take to arrive.
     pub idle: u32,
-    /// How long the body of a request may take to arrive, and its answer to be made.
+    /// How long the body of a request may take to arrive, and its answer to be created.
     pub request: u32,
     /// How long a client may read nothing of an answer.
     pub write: u32,
@@ -146,28 +180,78 @@ impl ServerSettings {
             path: path.to_owned(),
             source,
         })?;
-        let settings: Self = toml::from_str(&text).map_err(|source| SettingsError::Parse {
+        let settings: Self = toml::from_str(&text).map_err(|error| SettingsError::Parse {
+            path: path.to_owned(),
+            reason: reason(&text, &error),
+        })?;
+        // A flag may have the system choose a port, for tests; nodes could not find such a server.
+        let checked = match settings.port {
+            0 => wrong("port", &0, "between 1 and 65535"),
+            _ => settings.check(),
+        };
+        checked.map_err(|source| SettingsError::File {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
-        settings.check()?;
         Ok(settings)
+    }
+
+    /// Returns what is different from before, a line each. The address to listen on is only used at
+    /// the start.
+    pub(crate) fn changes_since(&self, before: &Self) -> Vec<String> {
+        let mut changes = Vec::new();
+        if (self.bind, self.port) != (before.bind, before.port) {
+            changes.push("`bind` or `port`: takes effect when the server is restarted".to_owned());
+        }
+        for (name, is_same) in [
+            ("cert", self.cert == before.cert),
+            ("key", self.key == before.key),
+            ("names", self.names == before.names),
+            (
+                "reports_per_node",
+                self.reports_per_node == before.reports_per_node,
+            ),
+            ("jobs_per_node", self.jobs_per_node == before.jobs_per_node),
+            ("shortest_poll", self.shortest_poll == before.shortest_poll),
+            ("limits", self.limits == before.limits),
+            ("repos", self.repos == before.repos),
+        ] {
+            if !is_same {
+                changes.push(format!("setting `{name}`"));
+            }
+        }
+        changes
     }
 
     /// Checks values that their types do not.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let wrong = |key, value: &dyn ToString, expected| {
-            Err(SettingsError::Value {
-                key,
-                value: value.to_string(),
-                expected,
-            })
-        };
         if let (Some(_), None) | (None, Some(_)) = (&self.cert, &self.key) {
             return wrong(
                 "cert",
                 &"set without `key` or the reverse",
                 "set together with `key`",
+            );
+        }
+        let is_name = |name: &String| {
+            !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control())
+        };
+        if let Some(name) = self.names.iter().find(|name| !is_name(name)) {
+            let shown = format!("{name:?}");
+            return wrong("names", &shown, "names and addresses without spaces");
+        }
+        for (key, value) in [
+            ("reports_per_node", self.reports_per_node),
+            ("jobs_per_node", self.jobs_per_node),
+        ] {
+            if !(1..=10_000).contains(&value) {
+                return wrong(key, &value, "between 1 and 10000");
+            }
+        }
+        if !(1..=86_400).contains(&self.shortest_poll) {
+            return wrong(
+                "shortest_poll",
+                &self.shortest_poll,
+                "between 1 and 86400 seconds",
             );
         }
         let limits = &self.limits;
@@ -181,8 +265,19 @@ impl ServerSettings {
                 return wrong(key, &value, "between 1 and 3600 seconds");
             }
         }
-        if limits.connections == 0 || limits.connections_per_address == 0 {
-            return wrong("limits.connections", &0, "at least 1");
+        if limits.grace > 3600 {
+            return wrong("limits.grace", &limits.grace, "at most 3600 seconds");
+        }
+        for (key, value) in [
+            ("limits.connections", limits.connections),
+            (
+                "limits.connections_per_address",
+                limits.connections_per_address,
+            ),
+        ] {
+            if !(1..=1_000_000).contains(&value) {
+                return wrong(key, &value, "between 1 and 1000000");
+            }
         }
         if !(1 << 10..=16 << 20).contains(&limits.body_bytes) {
             return wrong(
@@ -193,6 +288,31 @@ impl ServerSettings {
         }
         Ok(())
     }
+}
+
+fn wrong(
+    key: &'static str,
+    value: &dyn ToString,
+    expected: &'static str,
+) -> Result<(), SettingsError> {
+    Err(SettingsError::Value {
+        key,
+        value: value.to_string(),
+        expected,
+    })
+}
+
+/// Returns where and why a text is not valid, in one line: it becomes part of sentences and answers.
+fn reason(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().trim().replace('\n', ", ");
+    let Some(span) = error.span() else {
+        return message;
+    };
+    let before = text.get(..span.start).unwrap_or(text);
+    let number = before.matches('\n').count() + 1;
+    let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+    let shown: String = line.chars().take(MAX_LINE).collect();
+    format!("line {number}, `{shown}`: {message}")
 }
 
 #[cfg(test)]
@@ -221,11 +341,28 @@ mod tests {
             ("port = 70000", "port"),
             ("bind = \"here\"", "bind"),
             ("cert = \"a.pem\"", "key"),
+            ("port = 0", "port"),
+            ("names = [\"\"]", "names"),
+            ("names = [\"a b\"]", "names"),
+            ("reports_per_node = 0", "reports_per_node"),
+            ("[limits]\ngrace = 3601", "limits.grace"),
+            ("[limits]\nconnections = 0", "limits.connections"),
+            ("[limits]\nconnections = 1000001", "limits.connections"),
+            (
+                "[limits]\nconnections_per_address = 0",
+                "limits.connections_per_address",
+            ),
+            ("jobs_per_node = 0", "jobs_per_node"),
+            ("jobs_per_node = 10001", "jobs_per_node"),
+            ("jobs_per_node = -1", "jobs_per_node"),
+            ("shortest_poll = 0", "shortest_poll"),
             ("[limits]\nidle = 0", "limits.idle"),
             ("[limits]\nbody_bytes = 1", "body_bytes"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(named), "{text}: {error}");
+            assert!(error.contains("server.toml` are not valid: "), "{error}");
+            assert!(!error.contains('\n'), "{error}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A connection on which a peer that stops reading is noticed.
+//! Closes a connection whose peer stops reading.
 //!
-//! hyper limits how long a request may take to arrive, and nothing limits how long an answer may take
-//! to leave: a client that never reads would hold its connection for ever.
+//! hyper limits how long receiving a request may take, but not how long sending the response may
+//! take: a client that never reads would hold its connection for ever.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! TLS of the server: version 1.3 only, its certificate, and the client certificates it is shown.
+//! TLS of the server: version 1.3 only, its certificate, and client certificates.
 //!
 //! A client certificate is accepted here when the client proves that it holds the key. Whether it
 //! counts is decided for every request by its fingerprint, in [`crate::caller`], so that a refusal
@@ -22,16 +22,25 @@ use rustls::{
 
 use crate::error::ServerError;
 
-/// How many addresses of this machine have a certificate at once.
+/// Most addresses of this machine with a certificate.
 const ADDRESSES: usize = 64;
 
-/// The certificates that the server shows: one of the operator's, or one for each address that it is
-/// reached at, issued when the first client comes and again before it expires.
+/// The certificates of the server: one of the operator's, or one for each address that clients
+/// connect to, issued for the first client and again before it expires.
 pub(crate) struct ServerCertificates {
     provided: Option<Arc<ServerConfig>>,
     ticketer: Arc<dyn ProducesTickets>,
     names: Vec<String>,
-    issued: Mutex<HashMap<IpAddr, (Arc<ServerConfig>, Timestamp)>>,
+    issued: Mutex<HashMap<IpAddr, IssuedConfig>>,
+}
+
+/// A certificate that was issued for an address.
+struct IssuedConfig {
+    config: Arc<ServerConfig>,
+    /// When another one is issued.
+    due: Timestamp,
+    /// The published names that it is for, besides those of the settings.
+    published: Vec<String>,
 }
 
 impl ServerCertificates {
@@ -52,10 +61,12 @@ impl ServerCertificates {
         })
     }
 
-    /// Returns the configuration for a connection to an address of this machine.
+    /// Returns the configuration for a connection to an address of this machine, with a certificate that
+    /// is also for the published names.
     pub(crate) fn config(
         &self,
         address: IpAddr,
+        published: &[String],
         issuer: &Credential,
         now: Timestamp,
     ) -> Result<Arc<ServerConfig>, ServerError> {
@@ -63,28 +74,31 @@ impl ServerCertificates {
             return Ok(provided.clone());
         }
         let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((config, due)) = issued.get(&address)
-            && now < *due
+        if let Some(found) = issued.get(&address)
+            && now < found.due
+            && found.published == published
         {
-            return Ok(config.clone());
+            return Ok(found.config.clone());
         }
-        let own = address.to_string();
-        let others = self.names.iter().filter(|name| **name != own).cloned();
-        let names = std::iter::once(own.clone()).chain(others).collect();
+        let mut names = vec![address.to_string()];
+        for name in self.names.iter().chain(published) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
         let credential = issuer.issue(Role::Server(names), now)?;
         let due = credential.due();
         let config = server_config(credential.for_tls()?, self.ticketer.clone())?;
         if issued.len() >= ADDRESSES {
             issued.clear();
         }
-        issued.insert(address, (config.clone(), due));
+        let one = IssuedConfig {
+            config: config.clone(),
+            due,
+            published: published.to_vec(),
+        };
+        issued.insert(address, one);
         Ok(config)
-    }
-
-    /// Issues certificates again, from a new intermediate.
-    pub(crate) fn renew(&self) {
-        let mut issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
-        issued.clear();
     }
 }
 
@@ -145,7 +159,7 @@ fn server_config(
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Nodes that come back after a restart of the network resume without a full handshake.
+    // Nodes that reconnect after a network restart resume without a full handshake.
     config.ticketer = ticketer;
     Ok(Arc::new(config))
 }

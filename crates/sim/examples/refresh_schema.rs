@@ -1,13 +1,11 @@
-//! Writes the parameter table of the simulator from the official description.
-//!
-//! In: the path of the description, as JSON. Out: `crates/sim/src/schema/table.json`.
-//! Never: prose; the table has names, types, limits and enums only.
+//! Generates the API schema of the simulator, `crates/sim/src/schema/table.json`, from the official
+//! API description in JSON. Descriptive text is omitted.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// What of a parameter the checks need; everything else is prose.
+/// The fields of a parameter that the checks need.
 const KEPT: [&str; 14] = [
     "type",
     "optional",
@@ -37,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut rows = Vec::new();
     for (method, path) in homestak_sim::METHODS {
         let Some(info) = methods.get(&(method.to_string(), path.to_string())) else {
-            return Err(format!("{method} {path} is not in the description").into());
+            return Err(format!("{method} {path} is not in the API description").into());
         };
         let mut parameters = Map::new();
         if let Some(properties) = info["parameters"]["properties"].as_object() {
@@ -100,7 +98,7 @@ fn collect(node: &Value, methods: &mut BTreeMap<(String, String), Value>) {
     }
 }
 
-/// Keeps what is checked. A format that is an object is a property string with parts of its own.
+/// Keeps the fields that the checks need. A format that is an object describes a property string.
 fn trim(definition: &Value) -> Value {
     let Some(object) = definition.as_object() else {
         return definition.clone();
@@ -118,7 +116,7 @@ fn trim(definition: &Value) -> Value {
             Some(items @ Value::Object(_)) if key == "items" => {
                 kept.insert("items".into(), trim(items));
             }
-            // The description writes some limits as texts.
+            // Some limits are strings in the API description.
             Some(Value::String(text)) if key.starts_with("m") => {
                 let number: f64 = text.parse().unwrap_or(0.0);
                 kept.insert(key.into(), json!(number));

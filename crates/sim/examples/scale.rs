@@ -1,7 +1,5 @@
-//! Measures a large World: 100 hosts and 50,000 guests.
-//!
-//! In: optionally `--json`, and how many hosts and guests. Out: memory, times and rates.
-//! Never: a network beyond loopback.
+//! Measures memory, times and request rates of a large World: `scale [--json] [HOSTS [GUESTS]]`.
+//! The default is 100 hosts and 50,000 guests.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,9 +17,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 const TOKEN: &str = "root@pam!t=secret";
-/// How many connections ask at once.
+/// Number of concurrent connections.
 const CONNECTIONS: u32 = 8;
-/// How many requests are counted for each kind.
+/// Number of requests per measurement.
 const REQUESTS: u32 = 16_000;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -49,7 +47,7 @@ fn main() -> Outcome<()> {
 
 async fn measure(hosts: u32, guests: u32) -> Outcome<Value> {
     let before = WallClock.now();
-    // Calls cost nothing but the work itself, which is what is measured.
+    // No simulated delays: only the work itself is measured.
     let timing = Timing {
         read: Duration::ZERO,
         write: Duration::ZERO,
@@ -105,7 +103,7 @@ async fn measure(hosts: u32, guests: u32) -> Outcome<Value> {
     }))
 }
 
-/// Asks over TLS on connections that stay open, and returns requests per second.
+/// Sends requests over persistent TLS connections and returns requests per second.
 async fn rate(
     handle: &Handle,
     requests: u32,
@@ -119,7 +117,7 @@ async fn rate(
     let before = WallClock.now();
     for (number, mut client) in (0..).zip(clients) {
         let path = path.clone();
-        // Cancel safety: the program ends when all of them have.
+        // Cancel safety: awaited below.
         spawner.spawn("client", async move {
             for at in (number..requests).step_by(CONNECTIONS as usize) {
                 let asked = ask(&mut client, &path(at)).await;
@@ -175,7 +173,7 @@ fn rounded(number: f64, digits: i32) -> f64 {
     (number * scale).round() / scale
 }
 
-/// Returns megabytes that the system counts for this process.
+/// Returns a memory figure of this process from `/proc`, in megabytes.
 fn memory(what: &str) -> Option<u64> {
     let status = fs_err::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with(what))?;

@@ -7,8 +7,7 @@ use sha2::Digest;
 
 /// Returns the digest of a message.
 pub(crate) fn hex<D: Digest>(message: &[u8]) -> String {
-    let bytes = D::digest(message);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    homestak_core::hex::encode(&D::digest(message))
 }
 
 #[cfg(test)]

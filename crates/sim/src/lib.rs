@@ -1,14 +1,14 @@
-//! PRETENDS: a world that looks like Proxmox VE.
+//! A simulator of Proxmox VE.
 //!
-//! In: a [`World`] built in code, then calls, over TLS or in-process. Out: the answers Proxmox VE gives.
-//! Never: touching a real host.
+//! A [`World`] is one simulated installation. It answers API calls in process or over TLS and never
+//! touches a real host.
 
 mod calls;
 mod control;
 mod guest;
 mod hash;
 mod http;
-pub mod kept;
+pub mod persistent;
 pub mod replay;
 mod schema;
 mod serve;
@@ -16,8 +16,8 @@ mod world;
 
 pub use calls::route::METHODS;
 pub use calls::{Answer, Credentials, Delivery, Request, Upload};
-pub use serve::{Handle, Identity, ServeError, serve, serve_as, serve_inside};
+pub use serve::{Handle, Identity, ServeError, serve, serve_inside, serve_with_identity};
 pub use world::{
-    Boots, Builder, Call, Event, Fault, FaultKind, GuestFacts, Kind, Pace, RestoreError, Script,
-    ScriptError, Stages, SteppedClock, Timed, Timing, World,
+    BootStages, Boots, Builder, Call, Event, Fault, FaultKind, GuestFacts, Kind, Pace,
+    RestoreError, Script, ScriptError, SteppedClock, TimedEvent, Timing, World,
 };

@@ -1,7 +1,4 @@
-//! Serves a World over TLS.
-//!
-//! In: a World and an address. Out: a [`Handle`] with the address, the certificate and a way to stop.
-//! Never: plain HTTP; a client that does not verify learns nothing here.
+//! Serves a World over TLS only, as Proxmox VE does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,35 +19,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::{Answer, Delivery};
 use crate::control;
-use crate::http::wire::{self, Breakable, Cut};
+use crate::http::wire::{self, Disconnect, ResettableStream};
 use crate::http::{parse, reply};
 use crate::world::World;
 use crate::world::fault::SILENCE;
 
-/// Why a World is not served.
+/// Why a World cannot be served.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// The certificate could not be made.
-    #[error("make a certificate for the simulator")]
+    /// The certificate could not be generated.
+    #[error("generate a certificate for the simulator")]
     Certificate(#[source] rcgen::Error),
-    /// The certificate that was made before cannot be read.
+    /// The stored certificate cannot be parsed.
     #[error("read the certificate of the simulator")]
     Identity(#[source] rustls::pki_types::pem::Error),
-    /// The TLS set-up was refused.
+    /// The TLS configuration is invalid.
     #[error("set up TLS for the simulator")]
     Tls(#[source] rustls::Error),
-    /// The address could not be listened on.
+    /// Cannot listen on the address.
     #[error("listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// A certificate that signs itself, and its key.
+/// A self-signed certificate and its key.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Identity {
     certificate: String,
@@ -58,17 +55,18 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes one for an address on loopback.
-    pub fn make(address: SocketAddr) -> Result<Self, ServeError> {
+    /// Generates one for localhost and an address.
+    pub fn generate(address: SocketAddr) -> Result<Self, ServeError> {
         let names = [
             "localhost".to_owned(),
             "127.0.0.1".to_owned(),
             address.ip().to_string(),
         ];
-        let made = rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
+        let generated =
+            rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
         Ok(Self {
-            certificate: made.cert.pem(),
-            key: made.signing_key.serialize_pem(),
+            certificate: generated.cert.pem(),
+            key: generated.signing_key.serialize_pem(),
         })
     }
 
@@ -84,11 +82,11 @@ impl Identity {
 /// A World that is being served.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    /// Where it listens.
+    /// The address it listens on.
     pub address: SocketAddr,
     /// The SHA-256 fingerprint of its certificate, as `AA:BB:...`.
     pub fingerprint: String,
-    /// Its certificate, which signs itself.
+    /// Its self-signed certificate.
     pub certificate_pem: String,
     stop: CancellationToken,
 }
@@ -99,19 +97,19 @@ impl Handle {
         format!("https://{}", self.address)
     }
 
-    /// Stops listening. Calls on their way are cut.
+    /// Stops listening and closes all connections.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 }
 
-/// Serves a World until it is stopped. Port 0 takes a free one.
+/// Serves a World until it is stopped. Port 0 selects a free port.
 pub async fn serve(world: World, address: SocketAddr) -> Result<Handle, ServeError> {
-    listen(world, address, None, &Identity::make(address)?).await
+    listen(world, address, None, &Identity::generate(address)?).await
 }
 
-/// Serves a World with a certificate that was made before.
-pub async fn serve_as(
+/// Serves a World with an existing certificate.
+pub async fn serve_with_identity(
     world: World,
     address: SocketAddr,
     identity: &Identity,
@@ -119,10 +117,10 @@ pub async fn serve_as(
     listen(world, address, None, identity).await
 }
 
-/// Serves the World inside a guest: only while the guest is a hypervisor that runs.
+/// Serves the World inside a guest while the guest is a running hypervisor. At other times,
+/// connections are closed.
 ///
-/// Connections are cut otherwise, as they are by a machine that is off. The World must have been
-/// asked for once, with [`World::inside`].
+/// Call [`World::inside`] once before.
 pub async fn serve_inside(
     outer: World,
     vmid: u32,
@@ -135,7 +133,7 @@ pub async fn serve_inside(
 async fn listen(
     world: World,
     address: SocketAddr,
-    within: Option<(World, u32)>,
+    guest: Option<(World, u32)>,
     identity: &Identity,
 ) -> Result<Handle, ServeError> {
     let (certificate, key) = identity.parse()?;
@@ -152,22 +150,22 @@ async fn listen(
     let address = listener
         .local_addr()
         .map_err(|source| ServeError::Listen { address, source })?;
-    let print: Vec<String> = Sha256::digest(&certificate)
+    let digest: Vec<String> = Sha256::digest(&certificate)
         .iter()
         .map(|byte| format!("{byte:02X}"))
         .collect();
     let handle = Handle {
         address,
-        fingerprint: print.join(":"),
+        fingerprint: digest.join(":"),
         certificate_pem: identity.certificate.clone(),
         stop: CancellationToken::new(),
     };
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let stop = handle.stop.clone();
-    // Cancel safety: accepting loses nothing when it is dropped; connections watch the same token.
+    // Cancel safety: dropping `accept` loses nothing; connections watch the same token.
     world.spawner().spawn("simulated API", {
         let world = world.clone();
-        async move { accept(world, listener, acceptor, within, stop).await }
+        async move { accept(world, listener, acceptor, guest, stop).await }
     });
     Ok(handle)
 }
@@ -176,7 +174,7 @@ async fn accept(
     world: World,
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    within: Option<(World, u32)>,
+    guest: Option<(World, u32)>,
     stop: CancellationToken,
 ) {
     loop {
@@ -187,20 +185,20 @@ async fn accept(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection was not accepted");
+                    tracing::warn!(%error, "cannot accept a connection");
                     continue;
                 }
             },
         };
-        let world = match &within {
+        let world = match &guest {
             None => world.clone(),
-            // Asked for each time: a machine that was off has another World than before.
+            // A guest that was stopped and started has a new World.
             Some((outer, vmid)) => match outer.inside(*vmid, |builder| builder) {
                 Some(inner) => inner,
                 None => continue,
             },
         };
-        // Whoever connects is about to call: a server that would end for lack of calls stays.
+        // A connection counts as a call, so that an idle server does not exit before the request.
         drop(world.begin());
         let (acceptor, stop) = (acceptor.clone(), stop.clone());
         world
@@ -208,7 +206,7 @@ async fn accept(
             .clone()
             .spawn("simulated connection", async move {
                 tokio::select! {
-                    // Cancel safety: a connection that is cut is cut.
+                    // Cancel safety: the connection is closed, which is intended.
                     () = stop.cancelled() => {}
                     // Cancel safety: as above.
                     () = connection(world, stream, acceptor) => {}
@@ -222,12 +220,12 @@ async fn connection(world: World, stream: TcpStream, acceptor: TlsAcceptor) {
     let tls = match acceptor.accept(stream).await {
         Ok(tls) => tls,
         Err(error) => {
-            tracing::debug!(%error, "no handshake");
+            tracing::debug!(%error, "TLS handshake failed");
             return;
         }
     };
     let reset = Arc::new(AtomicBool::new(false));
-    let io = Breakable {
+    let io = ResettableStream {
         stream: tls,
         reset: reset.clone(),
     };
@@ -235,7 +233,7 @@ async fn connection(world: World, stream: TcpStream, acceptor: TlsAcceptor) {
         let (world, reset) = (world.clone(), reset.clone());
         async move {
             let answer = answer(&world, request).await;
-            if matches!(answer, Err(Cut::Reset)) {
+            if matches!(answer, Err(Disconnect::Reset)) {
                 reset.store(true, Ordering::Relaxed);
             }
             answer
@@ -252,13 +250,17 @@ async fn connection(world: World, stream: TcpStream, acceptor: TlsAcceptor) {
 async fn answer(
     world: &World,
     request: HttpRequest<Incoming>,
-) -> Result<Response<wire::Body>, Cut> {
+) -> Result<Response<wire::Body>, Disconnect> {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.map_err(|_| Cut::End)?.to_bytes();
+    let body = body
+        .collect()
+        .await
+        .map_err(|_| Disconnect::Close)?
+        .to_bytes();
     let call = match parse::request(&head, &body) {
         Ok(call) => call,
         Err(malformed) => {
-            tracing::debug!(why = malformed.0, "a request that cannot be read");
+            tracing::debug!(why = malformed.0, "malformed request");
             let refusal = Answer {
                 status: 400,
                 reason: "Bad Request".into(),
@@ -268,28 +270,28 @@ async fn answer(
             return Ok(reply::response(refusal));
         }
     };
-    if control::is_meant(&call) {
+    if control::is_control_request(&call) {
         return Ok(reply::response(control::answer(world, &call).await));
     }
-    // What arrived is acted on, whether or not anyone waits for the answer.
-    let (tell, told) = tokio::sync::oneshot::channel();
+    // A request that arrived is executed even if the client disconnects.
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     world.spawner().spawn("simulated call", {
         let world = world.clone();
         async move {
-            // Only a client that went away does not hear it.
-            let _ = tell.send(world.call(call).await);
+            // The receiver is dropped only if the client disconnected.
+            let _ = sender.send(world.call(call).await);
         }
     });
-    let Ok(answer) = told.await else {
-        return Err(Cut::Reset);
+    let Ok(answer) = receiver.await else {
+        return Err(Disconnect::Reset);
     };
     match answer.delivery {
         Delivery::Whole | Delivery::Garbage | Delivery::Truncated => Ok(reply::response(answer)),
-        Delivery::Reset => Err(Cut::Reset),
+        Delivery::Reset => Err(Disconnect::Reset),
         Delivery::Silence => {
-            // Cancel safety: a client that goes away ends the wait.
+            // Cancel safety: a client that disconnects ends the wait.
             tokio::time::sleep(SILENCE).await;
-            Err(Cut::End)
+            Err(Disconnect::Close)
         }
     }
 }

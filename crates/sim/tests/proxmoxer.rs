@@ -1,7 +1,7 @@
-//! A client nobody here wrote drives the simulator: proxmoxer, from PyPI, unmodified.
+//! Runs an independent client, unmodified proxmoxer from PyPI, against the simulator.
 //!
-//! Needs `tests/prepare` to have been run; says `skipped:` when not, and fails instead when
-//! `HOMESTAK_TEST_REQUIRE` is set.
+//! Requires `tests/prepare`. Without it the test is skipped, or fails if `HOMESTAK_TEST_REQUIRE` is
+//! set.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns a Python that has proxmoxer.
+/// Returns a Python interpreter that has proxmoxer.
 #[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]
 fn python() -> Option<PathBuf> {
     let given = std::env::var("HOMESTAK_TEST_PYTHON").map(PathBuf::from);
@@ -29,7 +29,7 @@ fn python() -> Option<PathBuf> {
         python.display()
     );
     assert!(std::env::var("HOMESTAK_TEST_REQUIRE").is_err(), "{line}");
-    // Not `eprintln!`, which a passing test swallows.
+    // Not `eprintln!`, whose output is captured in passing tests.
     std::io::stderr().write_all(line.as_bytes()).ok();
     None
 }
@@ -37,7 +37,7 @@ fn python() -> Option<PathBuf> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the test starts the client it is about"
+    reason = "the test runs an external client"
 )]
 async fn proxmoxer_drives_a_full_lifecycle() {
     let Some(python) = python() else {
@@ -69,19 +69,19 @@ async fn proxmoxer_drives_a_full_lifecycle() {
             "driver",
             "00000000-0000-4000-8000-000000000001",
         ]);
-    // The client blocks; the simulator must go on meanwhile.
+    // The client blocks its thread; the simulator must keep running.
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
         .expect("the thread ends")
         .expect("Python runs");
     handle.stop();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
-    assert!(said.trim_end().ends_with("done"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert!(stdout.trim_end().ends_with("done"), "{stdout}");
     assert!(
         world.guests().is_empty(),
-        "nothing is left: {:?}",
+        "no guest is left: {:?}",
         world.guests()
     );
 }

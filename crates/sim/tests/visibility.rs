@@ -1,5 +1,4 @@
-//! Who sees what, and how full storages are: as a real Proxmox VE answers a token with few
-//! privileges.
+//! What a token with few privileges sees, and the usage of storages, as in a real Proxmox VE.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,8 +8,8 @@ use homestak_sim::{Answer, Boots, Builder, Kind, Pace, Request, World};
 const OPS: &str = "ops@pve!t=secret";
 const ROOT: &str = "root@pam!t=secret";
 
-/// A World with two storages on one file system, one of them in a pool with a VM, and a token
-/// that has these privileges on these paths, as has its user.
+/// Returns a World with two storages on one file system, and a token that has, like its user, these
+/// privileges on these paths.
 async fn world(grants: &[(&str, &[&str])]) -> World {
     let mut builder = base().separated_token(OPS);
     for (at, (path, privileges)) in grants.iter().enumerate() {
@@ -40,18 +39,18 @@ async fn built(builder: Builder) -> World {
     let create = Request::post("/nodes/pve1/qemu")
         .with("vmid", 401)
         .with("scsi0", "local:1,format=qcow2");
-    assert_eq!(ask(&world, create, ROOT).await.status, 200);
+    assert_eq!(call(&world, create, ROOT).await.status, 200);
     let clock = world.stepped().expect("time is stepped");
     clock.advance(Duration::from_secs(30)).await;
     world
 }
 
-/// Calls and steps the clock until the answer is there.
-async fn ask(world: &World, request: Request, token: &str) -> Answer {
+/// Makes a call and advances the clock until it is answered.
+async fn call(world: &World, request: Request, token: &str) -> Answer {
     let clock = world.stepped().expect("time is stepped").clone();
     tokio::select! {
         biased;
-        // Cancel safety: the call is the point of the race; the clock can be dropped.
+        // Cancel safety: the call completes; only the clock is dropped.
         answer = world.call(request.token(token)) => answer,
         // Cancel safety: as above.
         () = async { loop { clock.advance(Duration::from_millis(5)).await } } => unreachable!(),
@@ -60,7 +59,7 @@ async fn ask(world: &World, request: Request, token: &str) -> Answer {
 
 /// Returns one field of each row, sorted.
 async fn listed(world: &World, request: Request, field: &str) -> Vec<String> {
-    let answer = ask(world, request, OPS).await;
+    let answer = call(world, request, OPS).await;
     assert_eq!(answer.status, 200, "{}", answer.reason);
     let rows = answer.data().as_array().expect("a list").clone();
     let found: BTreeSet<String> = rows
@@ -80,7 +79,7 @@ async fn content(world: &World) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_list_of_everything_shows_a_storage_to_auditors_only() {
+async fn the_resource_list_shows_a_storage_only_with_the_audit_privilege() {
     for (privilege, in_list, on_host) in [
         ("Datastore.Audit", true, true),
         ("Datastore.AllocateSpace", false, true),
@@ -98,7 +97,7 @@ async fn the_list_of_everything_shows_a_storage_to_auditors_only() {
         let on = listed(&world, request, "storage").await;
         assert_eq!(!on.is_empty(), on_host, "{privilege}: {on:?}");
         let status = Request::get("/nodes/pve1/storage/local/status");
-        let answer = ask(&world, status, OPS).await;
+        let answer = call(&world, status, OPS).await;
         assert_eq!(
             answer.status,
             if on_host { 200 } else { 403 },
@@ -108,7 +107,7 @@ async fn the_list_of_everything_shows_a_storage_to_auditors_only() {
 }
 
 #[tokio::test]
-async fn a_token_has_only_what_its_user_has_too() {
+async fn a_token_has_only_privileges_that_its_user_has() {
     let audit: &[&str] = &["Datastore.Audit", "VM.Audit"];
     for subject in ["ops@pve", "ops@pve!t"] {
         let builder = base().separated_token(OPS).role("Audit", audit);
@@ -129,20 +128,20 @@ async fn a_token_has_only_what_its_user_has_too() {
 }
 
 #[tokio::test]
-async fn a_host_shows_little_more_than_its_name_without_the_privilege() {
+async fn a_host_shows_few_fields_without_the_audit_privilege() {
     let row = |answer: &Answer| answer.data()[0].as_object().expect("a row").clone();
     let nodes = || Request::get("/cluster/resources").with("type", "node");
-    let poor = row(&ask(&world(&[]).await, nodes(), OPS).await);
+    let poor = row(&call(&world(&[]).await, nodes(), OPS).await);
     let names: BTreeSet<&str> = poor.keys().map(String::as_str).collect();
     let few = ["cgroup-mode", "id", "level", "node", "status", "type"];
     assert_eq!(names, BTreeSet::from(few));
     let audit: &[(&str, &[&str])] = &[("/nodes/pve1", &["Sys.Audit"])];
-    let rich = row(&ask(&world(audit).await, nodes(), OPS).await);
+    let rich = row(&call(&world(audit).await, nodes(), OPS).await);
     assert!(rich.len() == 13 && rich.contains_key("maxmem"), "{rich:?}");
 }
 
 #[tokio::test]
-async fn volumes_that_may_not_be_read_are_missing_without_an_error() {
+async fn volumes_without_read_access_are_omitted_without_an_error() {
     let disk = "local:401/vm-401-disk-0.qcow2";
     let files = ["local:import/a.qcow2", "local:iso/a.iso"];
     let storage = "/storage/local";
@@ -151,9 +150,17 @@ async fn volumes_that_may_not_be_read_are_missing_without_an_error() {
         ("/vms", &["VM.Config.Disk"]),
     ])
     .await;
-    assert_eq!(content(&seen).await, files, "space is not enough for disks");
+    assert_eq!(
+        content(&seen).await,
+        files,
+        "AllocateSpace does not show disks"
+    );
     let seen = world(&[(storage, &["Datastore.Audit"])]).await;
-    assert_eq!(content(&seen).await, files, "nor is audit alone");
+    assert_eq!(
+        content(&seen).await,
+        files,
+        "Audit alone does not show disks"
+    );
     let seen = world(&[
         (storage, &["Datastore.Audit"]),
         ("/vms/401", &["VM.Config.Disk"]),
@@ -165,7 +172,7 @@ async fn volumes_that_may_not_be_read_are_missing_without_an_error() {
     assert_eq!(content(&seen).await, all);
     let volume = Request::get(&format!("/nodes/pve1/storage/local/content/{disk}"));
     let seen = world(&[(storage, &["Datastore.AllocateSpace"])]).await;
-    let answer = ask(&seen, volume, OPS).await;
+    let answer = call(&seen, volume, OPS).await;
     assert_eq!(answer.status, 403);
     assert!(
         answer.reason.ends_with("(/storage/local, Datastore.Audit)"),
@@ -175,9 +182,9 @@ async fn volumes_that_may_not_be_read_are_missing_without_an_error() {
 }
 
 #[tokio::test]
-async fn the_volumes_of_a_guest_are_listed_with_files_that_are_not_its_own() {
+async fn a_list_of_the_volumes_of_a_guest_also_contains_shared_files() {
     let request = Request::get("/nodes/pve1/storage/local/content").with("vmid", 401);
-    let answer = ask(&world(&[]).await, request, ROOT).await;
+    let answer = call(&world(&[]).await, request, ROOT).await;
     let rows = answer.data().as_array().expect("a list").clone();
     let own = |row: &&serde_json::Value| row["vmid"] == 401;
     assert_eq!(rows.iter().filter(own).count(), 1);
@@ -190,7 +197,7 @@ async fn the_volumes_of_a_guest_are_listed_with_files_that_are_not_its_own() {
 }
 
 #[tokio::test]
-async fn a_bridge_is_listed_for_whoever_may_use_it() {
+async fn a_bridge_is_listed_only_with_an_sdn_privilege() {
     let zone = "/sdn/zones/localnetwork";
     let bridges = |answer: &Answer| -> usize {
         let rows = answer.data().as_array().expect("a list").clone();
@@ -202,7 +209,7 @@ async fn a_bridge_is_listed_for_whoever_may_use_it() {
         ("VM.Audit", 0, false),
     ] {
         let world = world(&[(zone, &[privilege])]).await;
-        let answer = ask(&world, Request::get("/nodes/pve1/network"), OPS).await;
+        let answer = call(&world, Request::get("/nodes/pve1/network"), OPS).await;
         assert_eq!(bridges(&answer), shown, "{privilege}");
         let zone_row = "network/pve1/zone/localnetwork".to_owned();
         assert_eq!(
@@ -214,7 +221,7 @@ async fn a_bridge_is_listed_for_whoever_may_use_it() {
 }
 
 #[tokio::test]
-async fn what_is_in_a_pool_is_seen_through_the_pool() {
+async fn privileges_on_a_pool_apply_to_its_members() {
     for (privilege, expected) in [
         ("Pool.Audit", "/pool/p1"),
         ("VM.Audit", "qemu/401"),
@@ -228,14 +235,14 @@ async fn what_is_in_a_pool_is_seen_through_the_pool() {
                 .with("vms", 401)
                 .with("storage", "small"),
         ] {
-            let answer = ask(&world, request, ROOT).await;
+            let answer = call(&world, request, ROOT).await;
             assert_eq!(answer.status, 200, "{}", answer.reason);
         }
         assert!(
             resources(&world).await.contains(&expected.to_owned()),
             "{privilege}"
         );
-        let permissions = ask(&world, Request::get("/access/permissions"), OPS).await;
+        let permissions = call(&world, Request::get("/access/permissions"), OPS).await;
         let paths: BTreeSet<String> = permissions
             .data()
             .as_object()
@@ -249,33 +256,33 @@ async fn what_is_in_a_pool_is_seen_through_the_pool() {
 }
 
 /// Returns total, used and available bytes of a storage.
-async fn figures(world: &World, storage: &str) -> [u64; 3] {
+async fn usage(world: &World, storage: &str) -> [u64; 3] {
     let request = Request::get(&format!("/nodes/pve1/storage/{storage}/status"));
-    let answer = ask(world, request, ROOT).await;
+    let answer = call(world, request, ROOT).await;
     ["total", "used", "avail"].map(|key| answer.data()[key].as_u64().expect("a number"))
 }
 
 #[tokio::test]
-async fn what_is_available_is_less_than_what_is_not_used_and_shared_by_a_file_system() {
+async fn available_space_excludes_reserved_blocks_and_is_shared_by_a_file_system() {
     let world = world(&[]).await;
-    let [total, used, available] = figures(&world, "local").await;
+    let [total, used, available] = usage(&world, "local").await;
     assert!(used + available < total, "{used} {available} {total}");
-    assert_eq!(figures(&world, "small").await, [total, used, available]);
+    assert_eq!(usage(&world, "small").await, [total, used, available]);
     world.put_file("pve1", "small", "iso/b.iso", 1 << 30, Boots::Nothing);
-    let [_, more, less] = figures(&world, "local").await;
+    let [_, more, less] = usage(&world, "local").await;
     assert_eq!((more - used, available - less), (1 << 30, 1 << 30));
     let alone = base().storage("cap").storage_size(4 << 30).build();
-    assert_eq!(figures(&alone, "cap").await[0], 4 << 30);
-    assert_eq!(figures(&alone, "local").await[0], total);
+    assert_eq!(usage(&alone, "cap").await[0], 4 << 30);
+    assert_eq!(usage(&alone, "local").await[0], total);
 }
 
 #[tokio::test]
-async fn a_storage_that_is_disabled_or_not_mounted_has_no_figures() {
+async fn a_storage_that_is_disabled_or_not_mounted_has_no_usage() {
     let world = world(&[]).await;
     let content = || Request::get("/nodes/pve1/storage/small/content");
     world.set_mounted("small", false);
-    assert_eq!(figures(&world, "small").await, [0, 0, 0]);
-    let answer = ask(&world, content(), ROOT).await;
+    assert_eq!(usage(&world, "small").await, [0, 0, 0]);
+    let answer = call(&world, content(), ROOT).await;
     assert!(
         answer.reason.contains("is not mounted: '/mnt/pve/small'"),
         "{}",
@@ -283,8 +290,8 @@ async fn a_storage_that_is_disabled_or_not_mounted_has_no_figures() {
     );
     world.set_mounted("small", true);
     let disable = Request::put("/storage/small").with("disable", 1);
-    assert_eq!(ask(&world, disable, ROOT).await.status, 200);
-    let list = ask(&world, Request::get("/nodes/pve1/storage"), ROOT).await;
+    assert_eq!(call(&world, disable, ROOT).await.status, 200);
+    let list = call(&world, Request::get("/nodes/pve1/storage"), ROOT).await;
     let row = list
         .data()
         .as_array()
@@ -293,9 +300,9 @@ async fn a_storage_that_is_disabled_or_not_mounted_has_no_figures() {
         .find(|row| row["storage"] == "small");
     let row = row.expect("it is listed").clone();
     assert!(row["enabled"] == 0 && row["active"] == 0 && row.get("used_fraction").is_none());
-    let answer = ask(&world, content(), ROOT).await;
+    let answer = call(&world, content(), ROOT).await;
     assert_eq!(answer.reason, "storage 'small' is disabled");
-    let all = ask(&world, Request::get("/cluster/resources"), ROOT).await;
+    let all = call(&world, Request::get("/cluster/resources"), ROOT).await;
     let rows = all.data().as_array().expect("a list").clone();
     assert!(!rows.iter().any(|row| row["storage"] == "small"));
 }

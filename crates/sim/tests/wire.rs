@@ -1,4 +1,4 @@
-//! Faults on the wire, seen by a client that speaks TLS and reads bytes.
+//! Faults as seen by a TLS client that reads raw bytes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 const TOKEN: &str = "root@pam!t=secret";
 
-async fn served(faults: &[Fault]) -> (World, Handle) {
+async fn serve_with_faults(faults: &[Fault]) -> (World, Handle) {
     let mut builder = World::builder()
         .pace(Pace::Accelerated(1000.0))
         .token(TOKEN);
@@ -53,44 +53,44 @@ async fn send(stream: &mut TlsStream<TcpStream>, method: &str, path: &str, body:
     stream.flush().await.expect("it is read");
 }
 
-/// What came, and how it ended.
-struct Heard {
+/// The bytes of a response, and the error that ended the connection.
+struct RawResponse {
     text: String,
     end: Option<io::ErrorKind>,
 }
 
-impl Heard {
-    /// Returns the first line, how many bytes were promised, and the body.
+impl RawResponse {
+    /// Returns the status line, the `Content-Length`, and the body.
     fn parts(&self) -> (&str, usize, &str) {
         let (head, body) = self.text.split_once("\r\n\r\n").expect("a whole head");
-        let promised = head.lines().find_map(|line| {
+        let length = head.lines().find_map(|line| {
             line.to_lowercase()
                 .strip_prefix("content-length: ")?
                 .parse()
                 .ok()
         });
         let first = head.lines().next().expect("a first line");
-        (first, promised.expect("a length"), body)
+        (first, length.expect("a length"), body)
     }
 }
 
-async fn hear(handle: &Handle, method: &str, path: &str, body: &str) -> Heard {
+async fn exchange(handle: &Handle, method: &str, path: &str, body: &str) -> RawResponse {
     let mut stream = connect(handle).await;
     send(&mut stream, method, path, body).await;
     let mut bytes = Vec::new();
     let end = stream.read_to_end(&mut bytes).await.err();
-    Heard {
+    RawResponse {
         text: String::from_utf8(bytes).expect("text"),
         end: end.map(|error| error.kind()),
     }
 }
 
-async fn get(handle: &Handle, path: &str) -> Heard {
-    hear(handle, "GET", path, "").await
+async fn get(handle: &Handle, path: &str) -> RawResponse {
+    exchange(handle, "GET", path, "").await
 }
 
-async fn create(handle: &Handle, vmid: u32) -> Heard {
-    hear(
+async fn create(handle: &Handle, vmid: u32) -> RawResponse {
+    exchange(
         handle,
         "POST",
         "/nodes/pve1/qemu",
@@ -103,28 +103,28 @@ fn first(path: &str, kind: FaultKind) -> Fault {
     Fault::new(Call::times(1).path(path), kind)
 }
 
-async fn guests(world: &World, wanted: usize) {
-    while world.guests().len() != wanted || !world.is_quiet() {
+async fn wait_for_guests(world: &World, wanted: usize) {
+    while world.guests().len() != wanted || !world.is_idle() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_a_fault_is_whole() {
-    let (_world, handle) = served(&[]).await;
-    let heard = get(&handle, "/version").await;
-    let (first, promised, body) = heard.parts();
+async fn an_answer_without_a_fault_is_complete() {
+    let (_world, handle) = serve_with_faults(&[]).await;
+    let response = get(&handle, "/version").await;
+    let (first, length, body) = response.parts();
     assert_eq!(first, "HTTP/1.1 200 OK");
-    assert_eq!(promised, body.len());
+    assert_eq!(length, body.len());
     assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
 }
 
 #[tokio::test]
-async fn a_reset_before_is_a_reset_and_nothing_is_done() {
-    let (world, handle) = served(&[first("/qemu", FaultKind::ResetBefore)]).await;
-    let heard = create(&handle, 100).await;
+async fn reset_before_resets_the_connection_and_changes_nothing() {
+    let (world, handle) = serve_with_faults(&[first("/qemu", FaultKind::ResetBefore)]).await;
+    let response = create(&handle, 100).await;
     assert_eq!(
-        (heard.text.as_str(), heard.end),
+        (response.text.as_str(), response.end),
         ("", Some(io::ErrorKind::ConnectionReset))
     );
     assert!(world.guests().is_empty());
@@ -132,104 +132,101 @@ async fn a_reset_before_is_a_reset_and_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn a_reset_after_is_a_reset_and_all_is_done() {
-    let (world, handle) = served(&[first("/qemu", FaultKind::ResetAfter)]).await;
-    let heard = create(&handle, 100).await;
+async fn reset_after_resets_the_connection_after_the_call() {
+    let (world, handle) = serve_with_faults(&[first("/qemu", FaultKind::ResetAfter)]).await;
+    let response = create(&handle, 100).await;
     assert_eq!(
-        (heard.text.as_str(), heard.end),
+        (response.text.as_str(), response.end),
         ("", Some(io::ErrorKind::ConnectionReset))
     );
-    guests(&world, 1).await;
+    wait_for_guests(&world, 1).await;
 }
 
 #[tokio::test]
-async fn silence_is_silent_whether_it_was_done_or_not() {
+async fn timeout_and_lost_answer_send_nothing() {
     let faults = [
         first("/qemu", FaultKind::Timeout),
         Fault::new(Call::nth(2).path("/qemu"), FaultKind::LostAnswer),
     ];
-    let (world, handle) = served(&faults).await;
+    let (world, handle) = serve_with_faults(&faults).await;
     for (vmid, made) in [(100, 0), (101, 1)] {
         let mut stream = connect(&handle).await;
         let body = format!("vmid={vmid}");
         send(&mut stream, "POST", "/nodes/pve1/qemu", &body).await;
-        guests(&world, made).await;
+        wait_for_guests(&world, made).await;
         let mut byte = [0];
         let read = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut byte)).await;
-        assert!(read.is_err(), "nothing comes, not even an end");
+        assert!(read.is_err(), "no data and no end of the connection");
     }
 }
 
 #[tokio::test]
-async fn half_an_answer_promises_more_than_it_gives() {
-    let (_world, handle) = served(&[first("/version", FaultKind::Truncated)]).await;
+async fn a_truncated_answer_is_shorter_than_its_content_length() {
+    let (_world, handle) = serve_with_faults(&[first("/version", FaultKind::Truncated)]).await;
     let whole = get(&handle, "/nodes").await;
     assert_eq!(whole.end, None);
-    let heard = get(&handle, "/version").await;
-    let (first, promised, body) = heard.parts();
+    let response = get(&handle, "/version").await;
+    let (first, length, body) = response.parts();
     assert_eq!(first, "HTTP/1.1 200 OK");
-    assert!(
-        !body.is_empty() && body.len() < promised,
-        "{promised}: {body}"
-    );
+    assert!(!body.is_empty() && body.len() < length, "{length}: {body}");
     assert!(serde_json::from_str::<serde_json::Value>(body).is_err());
 }
 
 #[tokio::test]
-async fn garbage_is_whole_for_http_and_no_json() {
-    let (_world, handle) = served(&[first("/version", FaultKind::Garbage)]).await;
-    let heard = get(&handle, "/version").await;
-    let (first, promised, body) = heard.parts();
+async fn garbage_is_valid_http_and_invalid_json() {
+    let (_world, handle) = serve_with_faults(&[first("/version", FaultKind::Garbage)]).await;
+    let response = get(&handle, "/version").await;
+    let (first, length, body) = response.parts();
     assert_eq!(first, "HTTP/1.1 200 OK");
-    assert_eq!(promised, body.len());
+    assert_eq!(length, body.len());
     assert!(serde_json::from_str::<serde_json::Value>(body).is_err());
 }
 
 #[tokio::test]
-async fn a_call_that_is_repeated_on_the_way_is_answered_for_the_second_time() {
-    let (world, handle) = served(&[first("/qemu", FaultKind::RepeatedAnswer)]).await;
-    let heard = create(&handle, 100).await;
+async fn a_repeated_call_gets_the_answer_of_the_second_one() {
+    let (world, handle) = serve_with_faults(&[first("/qemu", FaultKind::RepeatedAnswer)]).await;
+    let response = create(&handle, 100).await;
     assert!(
-        heard.parts().0.contains("VM 100 already exists"),
+        response.parts().0.contains("VM 100 already exists"),
         "{}",
-        heard.text
+        response.text
     );
-    guests(&world, 1).await;
+    wait_for_guests(&world, 1).await;
 }
 
 #[tokio::test]
-async fn failures_of_the_proxy_have_its_words_and_no_body() {
-    for (status, words) in [
+async fn proxy_errors_have_a_reason_phrase_and_no_body() {
+    for (status, reason) in [
         (595, "Connection refused"),
         (596, "Connection timed out"),
         (599, "Too many redirections"),
     ] {
-        let (world, handle) = served(&[first("/qemu", FaultKind::Status(status))]).await;
-        let heard = create(&handle, 100).await;
-        let (first, promised, body) = heard.parts();
-        assert_eq!(first, format!("HTTP/1.1 {status} {words}"));
-        assert_eq!((promised, body), (0, ""));
+        let (world, handle) = serve_with_faults(&[first("/qemu", FaultKind::Status(status))]).await;
+        let response = create(&handle, 100).await;
+        let (first, length, body) = response.parts();
+        assert_eq!(first, format!("HTTP/1.1 {status} {reason}"));
+        assert_eq!((length, body), (0, ""));
         assert!(world.guests().is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_slow_call_is_answered_in_the_end() {
-    let (_world, handle) = served(&[first("/version", FaultKind::Slow(30.0))]).await;
+async fn a_slow_call_is_answered() {
+    let (_world, handle) = serve_with_faults(&[first("/version", FaultKind::Slow(30.0))]).await;
     assert_eq!(get(&handle, "/version").await.parts().0, "HTTP/1.1 200 OK");
 }
 
 #[tokio::test]
-async fn an_old_list_is_old_and_of_the_kind_that_was_asked_for() {
+async fn a_stale_list_answers_the_same_request() {
     let stale = FaultKind::StaleList(0.0);
     let fault = Fault::new(Call::nth(3).path("/cluster/resources"), stale.clone());
     let again = Fault::new(Call::nth(4).path("/cluster/resources"), stale);
-    let (world, handle) = served(&[fault, again]).await;
-    let body = |heard: &Heard| heard.parts().2.to_owned();
+    let (world, handle) = serve_with_faults(&[fault, again]).await;
+    let body = |response: &RawResponse| response.parts().2.to_owned();
     let all = body(&get(&handle, "/cluster/resources").await);
     let none = body(&get(&handle, "/cluster/resources?type=vm").await);
     create(&handle, 100).await;
-    guests(&world, 1).await;
+    wait_for_guests(&world, 1).await;
     assert_eq!(
         body(&get(&handle, "/cluster/resources?type=vm").await),
         none
@@ -240,7 +237,7 @@ async fn an_old_list_is_old_and_of_the_kind_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_world_whose_time_is_stepped_is_stepped_over_the_wire() {
+async fn time_can_be_stepped_over_the_wire() {
     let world = World::builder().pace(Pace::Stepped).token(TOKEN).build();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let handle = serve(world.clone(), address).await.expect("it is served");
@@ -267,9 +264,9 @@ async fn a_world_whose_time_is_stepped_is_stepped_over_the_wire() {
     let mut waiting = std::pin::pin!(create(&handle, 100));
     let answer = loop {
         tokio::select! {
-            // Cancel safety: it is kept and asked again.
+            // Cancel safety: the pinned future is polled again.
             answer = &mut waiting => break answer,
-            // Cancel safety: half a step is a step that was not answered.
+            // Cancel safety: the step takes effect or not; the loop repeats it.
             _ = step("seconds=0.01") => {}
         }
     };

@@ -1,4 +1,4 @@
-//! Promises of the World: the same seed is the same run, faults hit what they name, hosts inside hosts.
+//! Repeatable runs, faults, scripts, nested hosts and other behaviour of the World.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ fn world(seed: u64) -> World {
         .build()
 }
 
-/// Calls and steps the clock until the answer is there.
+/// Makes a call and advances the clock until it is answered.
 async fn call(world: &World, request: Request) -> Answer {
     let clock: SteppedClock = world.stepped().expect("time is stepped").clone();
     let request = request.token(TOKEN);
     tokio::select! {
         biased;
-        // Cancel safety: the call is the point of the race; the clock can be dropped.
+        // Cancel safety: the call completes; only the clock is dropped.
         answer = world.call(request) => answer,
         // Cancel safety: as above.
         () = async { loop { clock.advance(Duration::from_millis(5)).await } } => unreachable!(),
     }
 }
 
-async fn pass(world: &World, seconds: u64) {
+async fn advance(world: &World, seconds: u64) {
     world
         .stepped()
         .expect("time is stepped")
@@ -54,7 +54,7 @@ fn create(vmid: u32) -> Request {
 }
 
 #[tokio::test]
-async fn the_same_seed_is_the_same_run() {
+async fn runs_with_the_same_seed_are_identical() {
     let mut runs = Vec::new();
     for seed in [7, 7, 8] {
         let world = world(seed);
@@ -62,7 +62,7 @@ async fn the_same_seed_is_the_same_run() {
         for vmid in 100..104 {
             seen.push(call(&world, create(vmid)).await.into_text());
         }
-        pass(&world, 30).await;
+        advance(&world, 30).await;
         seen.push(
             call(&world, Request::get("/cluster/resources"))
                 .await
@@ -80,7 +80,7 @@ async fn the_same_seed_is_the_same_run() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_acted_on_and_a_reset_before_is_not() {
+async fn lost_answer_executes_the_call_and_reset_before_does_not() {
     let world = world(1);
     let on = |nth| Call::nth(nth).method("POST").path("/qemu");
     world.add_fault(Fault::new(on(1), FaultKind::ResetBefore));
@@ -90,7 +90,7 @@ async fn a_lost_answer_is_acted_on_and_a_reset_before_is_not() {
     assert!(world.guests().is_empty());
     let second = call(&world, create(100)).await;
     assert_eq!(second.delivery, Delivery::Silence);
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     assert_eq!(world.guests().len(), 1);
     let third = call(&world, create(100)).await;
     assert_eq!(
@@ -100,7 +100,7 @@ async fn a_lost_answer_is_acted_on_and_a_reset_before_is_not() {
 }
 
 #[tokio::test]
-async fn a_repeated_call_is_made_twice() {
+async fn a_repeated_call_is_executed_twice() {
     let world = world(1);
     world.add_fault(Fault::new(
         Call::nth(1).path("/qemu"),
@@ -112,10 +112,10 @@ async fn a_repeated_call_is_made_twice() {
 }
 
 #[tokio::test]
-async fn proxy_failures_are_scripted() {
+async fn proxy_errors_can_be_scripted() {
     let world = world(1);
     let script = json!([{"on": {"count": 2, "path": "/version"}, "kind": {"status": 596}}]);
-    world.play(Script::parse(&script).expect("a script"));
+    world.set_script(Script::parse(&script).expect("a script"));
     let statuses: Vec<u16> = [
         call(&world, Request::get("/version")).await.status,
         call(&world, Request::get("/version")).await.status,
@@ -126,7 +126,7 @@ async fn proxy_failures_are_scripted() {
 }
 
 #[tokio::test]
-async fn events_happen_when_they_are_due_and_not_before() {
+async fn events_happen_at_their_time() {
     let world = world(1);
     let script = json!([
         { "at": 20, "event": { "storage-full": "local" } },
@@ -134,39 +134,39 @@ async fn events_happen_when_they_are_due_and_not_before() {
         { "at": 15, "event": "quorum-back" },
         { "at": 40, "event": { "host-offline": "pve1" } },
     ]);
-    world.play(Script::parse(&script).expect("a script"));
+    world.set_script(Script::parse(&script).expect("a script"));
     assert_eq!(call(&world, create(100)).await.status, 200);
-    pass(&world, 11).await;
+    advance(&world, 11).await;
     assert_eq!(call(&world, create(101)).await.status, 500);
-    pass(&world, 5).await;
+    advance(&world, 5).await;
     assert_eq!(call(&world, create(101)).await.status, 200);
-    pass(&world, 10).await;
+    advance(&world, 10).await;
     assert_eq!(call(&world, create(102)).await.status, 200);
-    pass(&world, 5).await;
-    assert_eq!(world.guests().len(), 2, "the third found no space");
-    pass(&world, 10).await;
+    advance(&world, 5).await;
+    assert_eq!(world.guests().len(), 2, "no space for the third");
+    advance(&world, 10).await;
     let last = call(&world, Request::get("/nodes/pve1/status")).await;
     assert_eq!(last.status, 595);
 }
 
 #[tokio::test]
-async fn a_script_replaces_the_one_before() {
+async fn a_script_replaces_the_previous_one() {
     let world = world(1);
     let broken = json!([{ "on": {}, "kind": "garbage" }, { "at": 0, "event": "quorum-lost" }]);
-    world.play(Script::parse(&broken).expect("a script"));
-    world.play(Script::default());
+    world.set_script(Script::parse(&broken).expect("a script"));
+    world.set_script(Script::default());
     assert_eq!(call(&world, create(100)).await.status, 200);
 }
 
 #[tokio::test]
-async fn an_old_list_is_the_answer_to_the_same_question() {
+async fn a_stale_list_answers_the_same_request() {
     let world = world(1);
     let all = || Request::get("/cluster/resources");
     let guests = || all().with("type", "vm");
     let before = call(&world, all()).await;
     call(&world, guests()).await;
     call(&world, create(100)).await;
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     let fault = Fault::new(
         Call::any().path("/cluster/resources"),
         FaultKind::StaleList(20.0),
@@ -182,7 +182,7 @@ async fn an_old_list_is_the_answer_to_the_same_question() {
 }
 
 #[tokio::test]
-async fn without_quorum_reads_go_on_and_changes_do_not() {
+async fn without_quorum_only_changes_are_refused() {
     let world = world(1);
     world.set_quorate(false);
     assert_eq!(
@@ -197,7 +197,7 @@ async fn without_quorum_reads_go_on_and_changes_do_not() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_off_is_not_reached_and_the_others_are() {
+async fn only_the_offline_host_is_unreachable() {
     let world = World::builder()
         .pace(Pace::Stepped)
         .host("pve1")
@@ -223,12 +223,12 @@ async fn a_host_that_is_off_is_not_reached_and_the_others_are() {
 }
 
 #[tokio::test]
-async fn a_full_storage_fails_the_task_and_leaves_nothing() {
+async fn a_full_storage_fails_the_task_without_leftovers() {
     let world = world(1);
     world.set_full("local", true);
     let answer = call(&world, create(100)).await;
     assert_eq!(answer.status, 200);
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     assert!(world.guests().is_empty());
     let upid = answer.data().as_str().expect("a task").to_owned();
     let status = call(
@@ -244,16 +244,16 @@ async fn a_full_storage_fails_the_task_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_change_waits_ten_seconds_for_the_lock_and_gives_up() {
+async fn a_change_waits_ten_seconds_for_the_lock() {
     let world = world(1);
     call(&world, create(100)).await;
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     call(&world, Request::post("/nodes/pve1/qemu/100/status/start")).await;
-    pass(&world, 5).await;
+    advance(&world, 5).await;
     world.set_boots(100, Boots::Nothing);
     let shutdown = Request::post("/nodes/pve1/qemu/100/status/shutdown").with("timeout", 60);
     assert_eq!(call(&world, shutdown).await.status, 200);
-    pass(&world, 1).await;
+    advance(&world, 1).await;
     let before = world.clock().now();
     let change = Request::put("/nodes/pve1/qemu/100/config").with("description", "x");
     let answer = call(&world, change).await;
@@ -266,7 +266,7 @@ async fn a_change_waits_ten_seconds_for_the_lock_and_gives_up() {
 }
 
 #[tokio::test]
-async fn a_guest_that_is_a_hypervisor_has_an_api_of_its_own_while_it_runs() {
+async fn a_hypervisor_guest_has_its_own_api_while_it_runs() {
     let outer = World::builder()
         .pace(Pace::Stepped)
         .image("local", "import/pve.raw", 1 << 30, Boots::Hypervisor)
@@ -280,10 +280,10 @@ async fn a_guest_that_is_a_hypervisor_has_an_api_of_its_own_while_it_runs() {
             "local:0,import-from=local:import/pve.raw,format=qcow2",
         );
     call(&outer, create).await;
-    pass(&outer, 30).await;
+    advance(&outer, 30).await;
     assert!(outer.inside(100, |builder| builder).is_none(), "it is off");
     call(&outer, Request::post("/nodes/pve1/qemu/100/status/start")).await;
-    pass(&outer, 90).await;
+    advance(&outer, 90).await;
     let inner = outer
         .inside(100, |builder| builder.token(TOKEN))
         .expect("it has booted");
@@ -296,7 +296,7 @@ async fn a_guest_that_is_a_hypervisor_has_an_api_of_its_own_while_it_runs() {
     assert_eq!(inner.guests().len(), 1);
     assert_eq!(outer.guests().len(), 1);
     call(&outer, Request::post("/nodes/pve1/qemu/100/status/stop")).await;
-    pass(&outer, 5).await;
+    advance(&outer, 5).await;
     assert!(
         outer.inside(100, |builder| builder).is_none(),
         "it is off again"
@@ -328,10 +328,10 @@ fn cluster() -> World {
 }
 
 #[tokio::test]
-async fn a_guest_that_is_off_moves_to_another_host_with_its_disks() {
+async fn a_stopped_guest_migrates_with_its_disks() {
     let world = cluster();
     call(&world, create(100)).await;
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     let migrate =
         |target: &str| Request::post("/nodes/pve1/qemu/100/migrate").with("target", target);
     assert_eq!(call(&world, migrate("pve1")).await.status, 400);
@@ -343,7 +343,7 @@ async fn a_guest_that_is_off_moves_to_another_host_with_its_disks() {
     let shown = call(&world, feature).await;
     assert_eq!(shown.data(), &json!({ "hasFeature": 1, "nodes": ["pve1"] }));
     assert_eq!(call(&world, migrate("pve2")).await.status, 200);
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     assert_eq!(world.guests()[0].host, "pve2");
     let disks: Vec<_> = world
         .volumes()
@@ -354,7 +354,7 @@ async fn a_guest_that_is_off_moves_to_another_host_with_its_disks() {
     assert_eq!(disks[0].0, "pve2");
     let start = Request::post("/nodes/pve2/qemu/100/status/start");
     assert_eq!(call(&world, start).await.status, 200);
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     assert!(world.is_running(100));
     let back = Request::post("/nodes/pve2/qemu/100/migrate").with("target", "pve1");
     assert_eq!(
@@ -364,7 +364,7 @@ async fn a_guest_that_is_off_moves_to_another_host_with_its_disks() {
 }
 
 #[tokio::test]
-async fn storages_are_defined_once_and_forgotten() {
+async fn storages_can_be_added_once_and_removed() {
     let world = world(1);
     let define = || {
         Request::post("/storage")
@@ -399,13 +399,13 @@ async fn storages_are_defined_once_and_forgotten() {
 }
 
 #[tokio::test]
-async fn tasks_are_listed_by_how_they_ended_and_when() {
+async fn tasks_can_be_filtered_by_status_and_time() {
     let world = world(1);
     call(&world, create(100)).await;
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     world.set_full("local", true);
     call(&world, create(101)).await;
-    pass(&world, 30).await;
+    advance(&world, 30).await;
     let list = |filter: &str, value: &str| Request::get("/nodes/pve1/tasks").with(filter, value);
     let ids = |answer: &Answer| -> Vec<String> {
         let list = answer.data().as_array().expect("a list");

@@ -27,6 +27,8 @@ pub enum IdError {
         path: PathBuf,
         /// Lines to add manually.
         lines: String,
+        /// Whether it is `site.yaml`, which may have a line `schema_version` already.
+        is_document: bool,
         /// The system error.
         #[source]
         source: io::Error,
@@ -137,7 +139,7 @@ pub fn add_stock(state: &Path, id: &SiteId) -> Result<IdChange, IdError> {
     if has_id(read_stock(state)?, id)? {
         return Ok(IdChange::Nothing);
     }
-    let failed = |source| write_error(&stock_file(state), format!("{id}\n"), source);
+    let failed = |source| stock_error(&stock_file(state), id, source);
     durable::create_private(state).map_err(failed)?;
     let _lock = lock_directory(state)?;
     if has_id(read_stock(state)?, id)? {
@@ -152,7 +154,7 @@ pub fn replace_stock(state: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     let text = format!("{id}\n");
     durable::create_private(state)
         .and_then(|()| durable::write(&path, text.as_bytes(), Access::PRIVATE))
-        .map_err(|source| write_error(&path, text, source))?;
+        .map_err(|source| stock_error(&path, id, source))?;
     Ok(path)
 }
 
@@ -183,7 +185,12 @@ pub fn add(directory: &Path, id: &SiteId) -> Result<IdChange, IdError> {
 /// Replaces the id of a site, and returns the path.
 pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     let path = directory.join("site.yaml");
-    let failed = |source| write_error(&path, lines(id), source);
+    let failed = |source| IdError::Write {
+        path: path.clone(),
+        lines: lines(id),
+        is_document: true,
+        source,
+    };
     // A link is not replaced; its target is.
     let file = match fs_err::canonicalize(&path) {
         Ok(file) => file,
@@ -219,7 +226,7 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     Ok(path)
 }
 
-/// Tells whether a site has this id; another id is an error.
+/// Returns whether a site has this id; another id is an error.
 fn has_id(known: Option<SiteId>, id: &SiteId) -> Result<bool, IdError> {
     match known {
         Some(known) if known == *id => Ok(true),
@@ -244,10 +251,11 @@ fn lines(id: &SiteId) -> String {
     format!("schema_version: 2\nid: {id}\n")
 }
 
-fn write_error(path: &Path, lines: String, source: io::Error) -> IdError {
+fn stock_error(path: &Path, id: &SiteId, source: io::Error) -> IdError {
     IdError::Write {
         path: path.to_owned(),
-        lines,
+        lines: format!("{id}\n"),
+        is_document: false,
         source,
     }
 }
@@ -298,7 +306,7 @@ fn with_id(text: &str, id: &SiteId) -> String {
         Some(at) => lines[at] = id_line,
         None => {
             let why =
-                "# Tells this site's guests from those of others. Never change it by editing.";
+                "# Identifies the guests of this site. Do not edit; use `homestak site new-id`.";
             lines.insert(version + 1, format!("{why}{end}"));
             lines.insert(version + 2, id_line);
         }

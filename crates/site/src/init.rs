@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use homestak_api::durable::{self, Access};
+use homestak_core::hex;
 
 use crate::stock;
 
@@ -56,9 +57,9 @@ pub fn init(directory: &Path) -> Result<Vec<PathBuf>, InitError> {
 fn write_secrets(path: &Path) -> Result<(), InitError> {
     let mut key = [0u8; 32];
     getrandom::fill(&mut key).map_err(InitError::Random)?;
-    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = hex::encode(&key);
     let text = format!(
-        "# Never commit this file unsealed. To seal it: homestak secrets encrypt\n\
+        "# Never commit this file unencrypted. To encrypt it: homestak secrets encrypt\n\
          api_tokens: {{}}\n\
          passwords:\n  vm_root: \"\"\n\
          ssh_keys: {{}}\n\

@@ -1,6 +1,6 @@
 //! Finds the site directory, reads its documents, and creates new sites.
 //!
-//! Documents are not validated here, and the caller provides the function that opens sealed
+//! Documents are not validated here, and the caller provides the function that decrypts encrypted
 //! secrets.
 
 pub mod find;

@@ -13,7 +13,7 @@ use homestak_core::doc::{Code, DocumentKind, Severity};
 use crate::secrets::{self, Choice, SecretsFile};
 use crate::stock;
 
-/// Opens sealed secrets; text that is not sealed is returned unchanged.
+/// Decrypts encrypted secrets; text that is not encrypted is returned unchanged.
 pub type Unseal<'a> = &'a dyn Fn(&str) -> Result<String, LoadProblem>;
 
 /// The files of a site.
@@ -23,9 +23,9 @@ pub struct LoadedSite {
     pub inputs: Vec<InputDocument>,
     /// Problems that belong to no document: path and problem.
     pub problems: Vec<(String, LoadProblem)>,
-    /// Unsealed files with secrets, relative to the site.
+    /// Unencrypted files with secrets, relative to the site.
     pub plaintext: Vec<String>,
-    /// Whether the secrets are sealed.
+    /// Whether the secrets are encrypted.
     pub sealed: bool,
 }
 
@@ -174,7 +174,7 @@ impl LoadedSite {
                     .iter()
                     .find(|input| input.kind == kind && input.name == name);
                 let used = used.map_or("another one", |input| input.path.as_str());
-                let message = format!("ignored, because the {} in {used} is used", kind.word());
+                let message = format!("ignored, because the {} in {used} is used", kind.name());
                 self.notice(
                     &path,
                     Code::Shadowed,
@@ -193,7 +193,7 @@ impl LoadedSite {
         );
     }
 
-    /// Reads `secrets.yaml.enc`, which must be sealed, or else `secrets.yaml`, plain or sealed.
+    /// Reads `secrets.yaml.enc`, which must be encrypted, or else `secrets.yaml`, plain or encrypted.
     fn secrets(&mut self, directory: &Path, unseal: Unseal<'_>) {
         let mut open = |name: &str| {
             let path = directory.join(name);

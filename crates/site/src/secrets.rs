@@ -1,4 +1,4 @@
-//! Chooses between the plain and the sealed secrets file. The sealed one is used; if both exist
+//! Chooses between the plain and the encrypted secrets file. The encrypted one is used; if both exist
 //! they must have the same content, because a plain file could bring back a secret that was
 //! removed.
 
@@ -10,9 +10,9 @@ use homestak_core::doc::{Code, Diagnostics, FileId, Severity, Source, Value, yam
 
 use crate::load::Unseal;
 
-/// Name of the plain file; a sealed file may have it too.
+/// Name of the plain file; an encrypted file may have it too.
 pub const PLAIN: &str = "secrets.yaml";
-/// Name of the sealed file.
+/// Name of the encrypted file.
 pub const SEALED: &str = "secrets.yaml.enc";
 
 /// How many keys are listed in a message.
@@ -24,7 +24,7 @@ pub(crate) struct SecretsFile {
     pub(crate) path: PathBuf,
     /// The decrypted text, or the problem.
     pub(crate) text: Result<String, LoadProblem>,
-    /// Whether it is sealed; true also if it could not be read.
+    /// Whether it is encrypted; true also if it could not be read.
     pub(crate) sealed: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Choice {
     pub(crate) notice: Option<(PathBuf, LoadProblem)>,
 }
 
-/// Chooses between the file with the plain name and the one with the sealed name.
+/// Chooses between the file with the plain name and the one with the encrypted name.
 pub(crate) fn choose(plain: Option<SecretsFile>, sealed: Option<SecretsFile>) -> Option<Choice> {
     let Some(mut file) = sealed else {
         let notice = None;
@@ -82,7 +82,7 @@ fn not_sealed(path: &Path) -> LoadProblem {
     LoadProblem {
         code: Code::NotSealed,
         severity: Severity::Error,
-        message: format!("`{SEALED}` is not sealed: its secrets are plain text"),
+        message: format!("`{SEALED}` is not encrypted: its secrets are plain text"),
         hint: format!(
             "run `homestak secrets encrypt --in-place {path}`, and replace secrets that were pushed"
         ),
@@ -131,7 +131,7 @@ fn not_compared(sealed: &SecretsFile, plain: &SecretsFile) -> LoadProblem {
 fn keep_one(sealed: &Path, plain: &Path) -> String {
     let (sealed, plain) = (sealed.display(), plain.display());
     format!(
-        "to keep the sealed file, run `rm {plain}`; to keep the plain one, run `homestak secrets encrypt {plain} --out {sealed}`, then `rm {plain}`"
+        "to keep the encrypted file, run `rm {plain}`; to keep the plain one, run `homestak secrets encrypt {plain} --out {sealed}`, then `rm {plain}`"
     )
 }
 

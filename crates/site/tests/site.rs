@@ -321,7 +321,9 @@ fn a_new_site_is_valid_private_and_not_overwritten() {
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
     let ignored = std::fs::read_to_string(site.join(".gitignore")).unwrap();
-    assert!(ignored.lines().any(|line| line == "*.homestak-new"));
+    for pattern in ["*.homestak-new", "*secrets.y*", "!secrets.yaml.enc"] {
+        assert!(ignored.lines().any(|line| line == pattern), "{pattern}");
+    }
     let catalog = load(&site, &|text| Ok(text.to_owned())).catalog();
     // A new site has no keys, and the Debian images are the latest ones.
     let codes: Vec<Code> = validate(&catalog).iter().map(|one| one.code).collect();

@@ -34,12 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn create(node: usize) -> [Entry; 2] {
     let name = format!("node-{node}");
     [
-        sample::known(
+        sample::entry_with_record(
             node * 4,
             StepEvent::Intent,
             sample::record(&name, NodeStatus::Creating),
         ),
-        sample::known(
+        sample::entry_with_record(
             node * 4,
             sample::done(),
             sample::record(&name, NodeStatus::Created),
@@ -73,7 +73,7 @@ async fn measure(dir: &Path, writers: usize, nodes: usize) -> Result<(), Box<dyn
     let begun = WallClock.now();
     let read = journal.run(run).await?.map_or(0, |run| run.entries.len());
     let reading = WallClock.now().duration_since(begun);
-    say(&format!(
+    print(&format!(
         "{writers} writers: {} entries in {seconds:.2} s, {:.0} a second; the plan of {nodes} nodes \
          written in {:.3} s, {read} entries read in {:.3} s",
         nodes * 2,
@@ -93,7 +93,7 @@ fn sizes(connection: &Connection) -> Result<(), Box<dyn Error>> {
     let mut rows = tables.query(())?;
     while let Some(row) = rows.next()? {
         let (name, disk, payload): (String, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        say(&format!(
+        print(&format!(
             "{name}: {disk} bytes, {:.1} an entry, {:.1} of them content",
             disk as f64 / entries as f64,
             payload as f64 / entries as f64,
@@ -105,14 +105,14 @@ fn sizes(connection: &Connection) -> Result<(), Box<dyn Error>> {
     let mut rows = kinds.query(())?;
     while let Some(row) = rows.next()? {
         let (what, count, length): (i64, i64, f64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        say(&format!(
+        print(&format!(
             "what = {what}: {count} entries, {length:.1} bytes of record"
         ));
     }
     Ok(())
 }
 
-fn say(line: &str) {
-    // Nobody reads it any more: nothing is lost.
+fn print(line: &str) {
+    // Standard output may be closed; that is no error.
     drop(writeln!(std::io::stdout(), "{line}"));
 }

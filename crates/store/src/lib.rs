@@ -4,3 +4,4 @@ pub mod registry;
 mod sqlite;
 
 pub use sqlite::Sqlite;
+pub use sqlite::error::is_disk_full;

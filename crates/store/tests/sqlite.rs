@@ -1,4 +1,4 @@
-//! The suite of every journal, on SQLite.
+//! Runs the journal test suite on SQLite.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use homestak_engine::journal::{Journal, Scope};
 use homestak_store::Sqlite;
 use suite::JournalFixture;
 
-/// Tells a started process what it does, and where.
+/// Passes a started process its role and directory.
 const ROLE: &str = "HOMESTAK_TEST_ROLE";
 const PLACE: &str = "HOMESTAK_TEST_PLACE";
 
@@ -62,7 +62,7 @@ fn fixture() -> Directory {
 
 suite::suite!(crate::fixture);
 
-/// This program again, as another process: what [`JournalFixture::start`] starts is this test.
+/// The entry point of processes that [`JournalFixture::start`] starts.
 #[test]
 fn a_started_process_plays_its_role() {
     if let (Ok(role), Some(path)) = (std::env::var(ROLE), std::env::var_os(PLACE)) {
@@ -70,7 +70,7 @@ fn a_started_process_plays_its_role() {
             path: path.into(),
             _own: None,
         };
-        return suite::processes::play(&fixture, &role);
+        return suite::processes::run_role(&fixture, &role);
     }
     let fixture = fixture();
     let id = suite::run(async {

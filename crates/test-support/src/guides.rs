@@ -4,127 +4,127 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where a command is run.
+/// Which test runs a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
-    /// In `it/guides.rs`.
+pub enum RunBy {
+    /// `it/guides.rs`.
     Simulator,
-    /// In `local/guides.rs`.
+    /// `local/guides.rs`.
     Nodes,
-    /// Nowhere, for a reason that is written beside it.
-    Nowhere,
+    /// None, for the reason given in [`EXCEPTIONS`].
+    None,
 }
 
-/// Commands that `it/guides.rs` does not run: page, how the command begins, where it is run instead
-/// and why. All others are run there.
-pub const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
+/// Commands that `it/guides.rs` does not run: page, start of the command, which test runs it
+/// instead, and why.
+pub const EXCEPTIONS: &[(&str, &str, RunBy, &str)] = &[
     (
         "README",
         "sudo ./run.sh manifest test",
-        Where::Nowhere,
+        RunBy::None,
         "run by `local/readme.rs`",
     ),
     (
         "README",
         "make build",
-        Where::Nowhere,
+        RunBy::None,
         "a build for release takes minutes, and these tests are built already",
     ),
     (
         "README",
         "sudo install",
-        Where::Nowhere,
+        RunBy::None,
         "it would change this machine",
     ),
     (
         "README",
         "make test",
-        Where::Nowhere,
+        RunBy::None,
         "it would run this very test",
     ),
     (
         "converge",
         "export HOMESTAK_SERVER",
-        Where::Nowhere,
+        RunBy::None,
         "there is no server yet; `agent/tests/fetch` asks one of its own",
     ),
     (
         "converge",
         "homestak-agent spec get",
-        Where::Nowhere,
+        RunBy::None,
         "the same",
     ),
     (
         "converge",
         "homestak-agent job confirm",
-        Where::Nowhere,
+        RunBy::None,
         "a job that waits for it; `agent/tests/node/confirm.rs` runs it",
     ),
     (
         "converge",
         "homestak-agent config confirm",
-        Where::Nowhere,
+        RunBy::None,
         "the same",
     ),
     (
         "converge",
         "homestak-agent config apply --spec spec.yaml --confirm",
-        Where::Nowhere,
+        RunBy::None,
         "it waits for a second connection; `agent/tests/node/confirm.rs` runs it",
     ),
     (
         "converge",
         "homestak-agent",
-        Where::Nodes,
+        RunBy::Nodes,
         "it changes the machine that it runs on",
     ),
-    ("drift", "sudo homestak-agent", Where::Nodes, "the same"),
+    ("drift", "sudo homestak-agent", RunBy::Nodes, "the same"),
     (
         "hosts",
         "qm ",
-        Where::Nowhere,
+        RunBy::None,
         "a program of Proxmox VE, run on the host",
     ),
-    ("hosts", "pvesh ", Where::Nowhere, "the same"),
+    ("hosts", "pvesh ", RunBy::None, "the same"),
     (
         "images",
         "homestak image remove",
-        Where::Nowhere,
+        RunBy::None,
         "images may be shared with other tests; `it/images.rs` runs it",
     ),
     (
         "images",
         "homestak image build",
-        Where::Nodes,
+        RunBy::Nodes,
         "builds an image, as root",
     ),
-    ("images", "homestak image", Where::Nodes, "needs root"),
+    ("images", "homestak image", RunBy::Nodes, "needs root"),
     (
         "local",
         "homestak manifest test",
-        Where::Nowhere,
+        RunBy::None,
         "run by `local/readme.rs`",
     ),
     (
         "local",
         "homestak local setup",
-        Where::Nowhere,
+        RunBy::None,
         "installs packages on this machine; `tests/prepare` installs the same",
     ),
-    ("local", "homestak", Where::Nodes, "real nodes"),
+    ("local", "homestak", RunBy::Nodes, "real nodes"),
     (
         "nodes",
         "ssh -i STATE",
-        Where::Nowhere,
+        RunBy::None,
         "STATE, UUID and ADDRESS stand for values; `it/nodes.rs` connects the same way",
     ),
     (
         "nodes",
         "homestak logs web -f",
-        Where::Nowhere,
-        "it has no end; `local/handy.rs` runs it",
+        RunBy::None,
+        "it has no end; `local/node_access.rs` runs it",
     ),
-    ("nodes", "homestak", Where::Nodes, "nodes that answer"),
+    ("nodes", "homestak", RunBy::Nodes, "nodes that answer"),
 ];
 
 /// A command of a page.
@@ -132,22 +132,22 @@ pub const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
 pub struct Command {
     /// The page.
     pub page: String,
-    /// Number of its line in the page.
+    /// Its line number in the page.
     pub line: usize,
-    /// What is typed.
+    /// The command line.
     pub text: String,
 }
 
 impl Command {
-    /// Returns where it is run.
-    pub fn place(&self) -> Where {
-        let fits = |(page, start, ..): &&(&str, &str, Where, &str)| {
+    /// Returns which test runs it.
+    pub fn run_by(&self) -> RunBy {
+        let fits = |(page, start, ..): &&(&str, &str, RunBy, &str)| {
             self.page == *page && self.text.starts_with(start)
         };
-        ELSEWHERE
+        EXCEPTIONS
             .iter()
             .find(fits)
-            .map_or(Where::Simulator, |found| found.2)
+            .map_or(RunBy::Simulator, |found| found.2)
     }
 }
 
@@ -161,8 +161,8 @@ pub fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the commands of a page, and files that it shows: blocks of YAML that begin with the name
-/// of a file in a comment.
+/// Returns the commands of a page, and its files: YAML blocks that begin with a file name in a
+/// comment.
 pub fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
     let text = std::fs::read_to_string(page).unwrap();
     let name = page.file_stem().unwrap().to_string_lossy().into_owned();
@@ -209,8 +209,8 @@ pub fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
     (commands, files)
 }
 
-/// Runs commands in one shell, so that each sees what the ones before it have set, and returns what
-/// was printed, the code of each, and what all of them printed.
+/// Returns a script that runs the commands in one shell, so that variables are kept, and writes the
+/// exit code of each to file descriptor 3.
 pub fn script(commands: &[(usize, String)]) -> String {
     let mut script = "set +e\n".to_owned();
     for (at, command) in commands {
@@ -219,7 +219,7 @@ pub fn script(commands: &[(usize, String)]) -> String {
     script
 }
 
-/// Reads what [`script`] wrote: the code of each command by the number of its line.
+/// Parses the output of [`script`]: line number and exit code of each command.
 pub fn codes(text: &str) -> Vec<(usize, i32)> {
     let mut codes = Vec::new();
     let mut at = 0;

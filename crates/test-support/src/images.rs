@@ -1,19 +1,19 @@
-//! Images that tests share: built once into `target/test-images`, or where `HOMESTAK_TEST_IMAGES`
-//! says, and taken by every test of every crate from there.
+//! Images that all tests share, built once into `target/test-images` or the directory named by
+//! `HOMESTAK_TEST_IMAGES`.
 
 use std::path::PathBuf;
 
 use homestak_providers::image::{ImageTree, Images};
 
-/// Returns where the images of tests are.
+/// Returns the directory of the images.
 pub fn directory() -> PathBuf {
     let target = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target"));
     std::env::var_os("HOMESTAK_TEST_IMAGES")
         .map_or_else(|| target().join("test-images"), PathBuf::from)
 }
 
-/// Returns whether images can be built and used here. What is missing is printed, and fails the
-/// test when `HOMESTAK_TEST_REQUIRE` is set.
+/// Returns whether images can be built on this machine. If not, this is printed, or fails the test
+/// if `HOMESTAK_TEST_REQUIRE` is set.
 pub fn possible() -> bool {
     let root = std::fs::metadata("/proc/self").is_ok_and(|own| {
         use std::os::unix::fs::MetadataExt as _;
@@ -34,8 +34,8 @@ pub fn possible() -> bool {
     false
 }
 
-/// Returns a tree, built by whichever test comes first; the others wait for it. Outdated ones
-/// that nobody uses are removed, so that the directory does not grow with every recipe.
+/// Returns a tree, built by the first test that needs it; the others wait for it. Outdated, unused
+/// ones are removed, so that the directory does not grow.
 pub fn tree(name: &str) -> ImageTree {
     let images = Images::new(directory());
     let built = wait(images.ensure_tree(name, &|line| println!("{line}")));

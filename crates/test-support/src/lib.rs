@@ -1,19 +1,18 @@
-//! What tests of several crates share: real nodes of this machine, SSH servers, images, a server of
-//! specs, sample runs, and the commands of the guides.
-//!
-//! Never: part of the product; only tests and examples depend on it.
+//! Shared by the tests of several crates: local hosts, SSH servers, images, a TLS server, sample
+//! runs and the commands of the guides. Only tests and examples depend on this crate.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "tests make real files and processes, say what they tried, and fail by panicking"
+    reason = "tests create real files and processes, print what they did, and fail by panicking"
 )]
 
-pub mod bed;
 pub mod guides;
 pub mod images;
 pub mod output;
+pub mod random;
 pub mod run;
 pub mod sample;
 pub mod server;
 pub mod sshd;
+pub mod test_host;

@@ -1,12 +1,12 @@
-//! What a run of a program printed, and how it ended.
+//! Output and exit code of a program run.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
 use crate::output;
 
-/// What a run printed, and its exit code.
+/// Output and exit code of a program run.
 pub struct Run {
     /// The exit code; -1 when a signal ended it.
     pub code: i32,
@@ -17,7 +17,7 @@ pub struct Run {
 }
 
 impl From<Output> for Run {
-    /// Takes what a program printed. Output of `--json-output` must be of the type of its kind.
+    /// Takes the output of a program. Documents of `--json-output` must match the schema of their kind.
     fn from(output: Output) -> Self {
         let run = Self {
             code: output.status.code().unwrap_or(-1),
@@ -30,6 +30,24 @@ impl From<Output> for Run {
 }
 
 impl Run {
+    /// Runs a program. With `--json-output`, it must print an output of a kind.
+    pub fn of(command: &mut Command) -> Self {
+        let output = command.output().unwrap();
+        Self::of_output(command, output)
+    }
+
+    /// Takes the output of a command that was run. With `--json-output`, it must have printed an output
+    /// of a kind.
+    pub fn of_output(command: &Command, output: Output) -> Self {
+        let arguments: Vec<_> = command
+            .get_args()
+            .map(|word| word.to_string_lossy())
+            .collect();
+        let run = Self::from(output);
+        output::check_run(&arguments, &run.out, run.code == 0);
+        run
+    }
+
     /// Requires success and returns stdout.
     pub fn good(self) -> String {
         assert_eq!(self.code, 0, "{}\n{}", self.out, self.err);
@@ -41,7 +59,7 @@ impl Run {
         serde_json::from_str(&self.good()).unwrap()
     }
 
-    /// Requires failure, and returns what was said.
+    /// Requires failure, and returns stderr.
     pub fn bad(self) -> String {
         assert_ne!(self.code, 0, "{}\n{}", self.out, self.err);
         self.err

@@ -1,7 +1,4 @@
-//! Plans, records and entries to write down.
-//!
-//! In: numbers and names. Out: values like those of a real run.
-//! Never: a clock.
+//! Sample plans, node records and journal entries.
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
@@ -13,12 +10,12 @@ use homestak_engine::journal::{Entry, Scope, StepError, StepEvent};
 use homestak_engine::ports::{ErrorClass, Gib, Mib, NextAction};
 use jiff::Timestamp;
 
-/// A moment.
+/// A point in time, some seconds after a fixed start.
 pub fn at(seconds: i64) -> Timestamp {
     Timestamp::new(1_700_000_000 + seconds, 123_456_789).unwrap()
 }
 
-/// The site of all of them.
+/// The site of all samples.
 pub fn site() -> SiteId {
     SiteId::new("kq7f2mzx4vbt3npw").unwrap()
 }
@@ -33,7 +30,7 @@ pub fn uuid(number: usize) -> GuestUuid {
     GuestUuid::new(&format!("6f1d2a3b-4c5d-4e6f-8a9b-{number:012x}")).unwrap()
 }
 
-/// A plan that makes so many virtual machines: four steps each, create, start, ready, discard.
+/// A plan that creates virtual machines with four steps each: create, start, ready, discard.
 pub fn plan(manifest: &str, nodes: usize) -> Plan {
     let mut plan = Plan {
         format: PLAN_FORMAT,
@@ -58,7 +55,7 @@ pub fn plan(manifest: &str, nodes: usize) -> Plan {
     plan
 }
 
-/// The name of a step of a plan that [`plan`] makes.
+/// The id of a step of a plan that [`plan`] returns.
 pub fn step(number: usize) -> Option<StepId> {
     let kind = ["create", "start", "ready", "discard"][number % 4];
     let id = format!("{kind}:father/node-{}", number / 4);
@@ -80,6 +77,7 @@ fn node(number: usize) -> NodePlan {
         wanted: Some(wanted(number)),
         found: None,
         config: None,
+        simulated: false,
         reidentified: None,
         recorded: None,
     }
@@ -115,7 +113,7 @@ fn wanted(number: usize) -> DesiredGuest {
     }
 }
 
-/// What is recorded of a node.
+/// The record of a node.
 pub fn record(name: &str, status: NodeStatus) -> NodeRecord {
     NodeRecord {
         name: name.into(),
@@ -131,7 +129,7 @@ pub fn record(name: &str, status: NodeStatus) -> NodeRecord {
         status,
         source: Some("debian-12-custom".into()),
         address: (status == NodeStatus::Ready).then(|| "10.0.0.7".parse().unwrap()),
-        // Runs of older versions did not write it down.
+        // Older versions did not record it.
         user: None,
         configured: None,
         hosts_guests: None,
@@ -148,8 +146,8 @@ pub fn entry(number: usize, happened: StepEvent) -> Entry {
     }
 }
 
-/// An entry with what is recorded then.
-pub fn known(number: usize, happened: StepEvent, record: NodeRecord) -> Entry {
+/// An entry of a step with a node record.
+pub fn entry_with_record(number: usize, happened: StepEvent, record: NodeRecord) -> Entry {
     Entry {
         record: Some(record),
         ..entry(number, happened)
@@ -161,8 +159,8 @@ pub fn done() -> StepEvent {
     StepEvent::Done { changed: true }
 }
 
-/// What went wrong, with text that is hard to keep.
-pub fn trouble() -> StepError {
+/// An error whose text is hard to store: quotes, a newline, an emoji, an empty line.
+pub fn step_error() -> StepError {
     StepError {
         class: ErrorClass::Refused,
         message: "create guest 99011 on father: storage `local-zfs` is \"full\"\n\u{1f480}".into(),

@@ -1,7 +1,5 @@
-//! Real SSH servers on loopback, with host keys of a keyring.
-//!
-//! In: a keyring, guests. Out: servers that let in whoever has the driver's key.
-//! Never: a server that outlives its test.
+//! Real SSH servers on loopback, with host keys of a keyring. They accept the driver's key, and
+//! stop when the test ends.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, TcpListener};
@@ -11,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use homestak_engine::ports::GuestUuid;
 use homestak_providers::ssh::Keyring;
 
-/// A server that stands for a node.
+/// An SSH server that represents a node.
 pub struct Sshd {
-    /// Where it is.
+    /// Its address.
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
@@ -31,7 +29,7 @@ pub fn guest(nth: u32) -> GuestUuid {
     GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).expect("a UUID")
 }
 
-/// The user that tests run as: a server without privileges lets in nobody else.
+/// The user that runs the tests: a server without privileges accepts no other user.
 pub fn user() -> String {
     let output = Command::new("id").arg("-un").output().expect("id");
     String::from_utf8(output.stdout)
@@ -41,7 +39,7 @@ pub fn user() -> String {
 }
 
 impl Sshd {
-    /// Ends it; nobody answers at its port any more.
+    /// Stops it; connections to its port are refused afterwards.
     pub fn stop(&mut self) {
         _ = self.child.kill();
         _ = self.child.wait();
@@ -52,12 +50,12 @@ impl Sshd {
         let key = keyring.host_key(guest).expect("a host key");
         keyring.driver_key().expect("the driver's key");
         let own = keyring.own_file().with_added_extension("pub");
-        // Taken over under another name: the ring may make another one while this one serves.
+        // A copy, because the keyring may replace the key while this server runs.
         let file = directory.join(format!("host-key-{nth}"));
         write_private(&file, &key.private);
         let root = user() == "root";
         if root {
-            // The package makes it when its service starts, which it may never have.
+            // Normally created by the service of the package, which may never have started.
             _ = std::fs::create_dir("/run/sshd");
         }
         let config = directory.join(format!("sshd-{nth}.conf"));
@@ -68,7 +66,7 @@ impl Sshd {
             file.display(),
             own.display(),
             if root { "yes" } else { "no" },
-            // Programs of the test come first.
+            // Programs of the test take precedence.
             directory.display(),
         );
         fs_err::write(&config, text).expect("written");
@@ -83,11 +81,11 @@ impl Sshd {
                 };
             }
         }
-        panic!("no server came up");
+        panic!("no SSH server started");
     }
 }
 
-/// Writes a configuration of `ssh` that knows the ports of servers.
+/// Writes a configuration of `ssh` with the ports of the servers.
 pub fn client_config(directory: &Path, servers: &[&Sshd]) -> PathBuf {
     let text: String = servers
         .iter()
@@ -103,7 +101,7 @@ fn free_port(address: IpAddr) -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Starts a server and waits until it says that it listens; `None` when someone took the port.
+/// Starts a server and waits until it logs that it listens; `None` if the port is in use.
 fn listening(config: &Path, address: IpAddr, port: u16) -> Option<Child> {
     let mut child = Command::new("/usr/sbin/sshd")
         .args(["-D", "-e", "-f"])
@@ -115,18 +113,18 @@ fn listening(config: &Path, address: IpAddr, port: u16) -> Option<Child> {
         .spawn()
         .expect("sshd; tests/prepare installs it");
     let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-    let mut said = Vec::new();
+    let mut log = Vec::new();
     while let Some(Ok(line)) = lines.next() {
         if line.contains("Server listening") {
-            // Whatever it says later must not fill the pipe.
+            // Later output must not fill the pipe.
             std::thread::spawn(move || lines.for_each(drop));
             return Some(child);
         }
-        said.push(line);
+        log.push(line);
     }
     _ = child.wait();
-    let said = said.join("\n");
-    assert!(said.contains("Address already in use"), "sshd: {said}");
+    let log = log.join("\n");
+    assert!(log.contains("Address already in use"), "sshd: {log}");
     None
 }
 

@@ -1,7 +1,4 @@
-//! `docs/reference/cli.md`, from the command tree.
-//!
-//! In: the clap tree, other spellings, retired names. Out: a page with every command and option.
-//! Never: help text of its own; what is unclear here is unclear in `--help` too.
+//! Generates `docs/reference/cli.md` from the clap command tree.
 
 use anyhow::{Context as _, Result};
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
@@ -10,7 +7,7 @@ use homestak_cli::legacy::{RETIRED, VERBS};
 
 use super::markdown::Page;
 
-/// Makes the page.
+/// Returns the page.
 pub(super) fn page() -> Result<String> {
     let mut root = Cli::command();
     root.build();
@@ -18,10 +15,10 @@ pub(super) fn page() -> Result<String> {
     page.paragraph(&sentence(&root));
     page.paragraph(
         "Results go to stdout, everything else to stderr. \
-         `--help` after any command prints what is written here.",
+         `--help` after a command prints the same text.",
     );
     page.heading(2, "Global options");
-    page.paragraph("They can stand before or after the words of a command.");
+    page.paragraph("They can be given before or after the command.");
     let global: Vec<&Arg> = root.get_arguments().filter(|arg| shown(arg)).collect();
     page.table(&["option", "meaning"], &rows(&global));
     page.heading(2, "Exit codes");
@@ -30,8 +27,8 @@ pub(super) fn page() -> Result<String> {
     for command in root.get_subcommands() {
         describe(command, &mut page);
     }
-    page.heading(2, "Other spellings");
-    page.paragraph("Verbs of earlier versions stand for commands of today.");
+    page.heading(2, "Aliases");
+    page.paragraph("Short forms, and commands of earlier versions.");
     let verbs: Vec<_> = VERBS
         .iter()
         .map(|(verb, words)| {
@@ -42,9 +39,9 @@ pub(super) fn page() -> Result<String> {
             vec![format!("`homestak {verb}`"), today]
         })
         .collect();
-    page.table(&["earlier", "today"], &verbs);
-    page.heading(2, "Retired names");
-    page.paragraph("Scenarios are retired; manifests replace them.");
+    page.table(&["alias", "command"], &verbs);
+    page.heading(2, "Scenarios");
+    page.paragraph("Scenarios of earlier versions were replaced by manifests.");
     let retired: Vec<_> = RETIRED
         .iter()
         .map(|(name, verb, manifest)| {
@@ -54,11 +51,11 @@ pub(super) fn page() -> Result<String> {
             ]
         })
         .collect();
-    page.table(&["retired", "today"], &retired);
+    page.table(&["scenario", "replaced by"], &retired);
     Ok(page.finish())
 }
 
-/// Returns whether the tree has a command; words that are flags end it.
+/// Returns whether the tree has a command. Flags end the search.
 fn exists(command: &Command, words: &[&str]) -> bool {
     match words.split_first() {
         Some((word, rest)) if !word.starts_with('-') => command
@@ -68,7 +65,7 @@ fn exists(command: &Command, words: &[&str]) -> bool {
     }
 }
 
-/// Describes a command and those below it.
+/// Describes a command and its subcommands.
 fn describe(command: &Command, page: &mut Page) {
     if command.is_hide_set() || command.get_name() == "help" {
         return;
@@ -102,10 +99,12 @@ fn describe(command: &Command, page: &mut Page) {
     }
 }
 
-/// Returns what a command does, as a sentence: help in the terminal has no period.
+/// Returns the description of a command with a period, which help in the terminal lacks.
 fn sentence(command: &Command) -> String {
     let about = command.get_long_about().or(command.get_about());
-    full_stop(&about.map(ToString::to_string).unwrap_or_default())
+    let about = about.map(ToString::to_string).unwrap_or_default();
+    let paragraphs: Vec<String> = about.split("\n\n").map(full_stop).collect();
+    paragraphs.join(" ")
 }
 
 fn full_stop(text: &str) -> String {
@@ -117,7 +116,7 @@ fn full_stop(text: &str) -> String {
     }
 }
 
-/// Returns whether an argument is for people; `--help` and `--version` are everywhere.
+/// Returns whether an argument is listed; `--help` and `--version` exist everywhere.
 fn shown(arg: &Arg) -> bool {
     !arg.is_hide_set()
         && !matches!(
@@ -180,6 +179,7 @@ fn meaning(arg: &Arg) -> String {
     let defaults: Vec<_> = arg
         .get_default_values()
         .iter()
+        .filter(|value| !value.is_empty())
         .map(|value| format!("`{}`", value.to_string_lossy()))
         .collect();
     if !defaults.is_empty() {

@@ -1,7 +1,4 @@
-//! `docs/reference/diagnostics.md`, from the table of codes.
-//!
-//! In: [`Code::ALL`]. Out: a page with every code, grouped by its number.
-//! Never: a code without a group.
+//! Generates `docs/reference/diagnostics.md` from [`Code::ALL`], grouped by number.
 
 use anyhow::{Result, bail};
 use homestak_core::doc::Code;
@@ -20,7 +17,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("SK09", "Notices"),
 ];
 
-/// Makes the page.
+/// Returns the page.
 pub(super) fn page() -> Result<String> {
     let mut codes: Vec<Code> = Code::ALL.to_vec();
     codes.sort_by_key(|code| code.id());
@@ -37,10 +34,11 @@ pub(super) fn page() -> Result<String> {
     }
     let mut page = Page::new("Diagnostics");
     page.paragraph(
-        "Every fault in a document has a code. \
+        "Every error and every notice about a document has a code. \
          A code never changes its meaning, and a retired one is not used again. \
          `homestak explain CODE` prints the same text. \
-         Notices, SK09xx, do not make a document bad; all others do.",
+         Notices do not make a document invalid; errors do. \
+         Codes SK09xx are notices; SK0305 is a notice if a file in `nodes/` has no `api_token`.",
     );
     for (digits, title) in GROUPS {
         page.heading(2, &format!("{title} ({digits}xx)"));

@@ -1,7 +1,5 @@
-//! `docs/reference/documents.md`, from the JSON Schemas.
-//!
-//! In: the schema of each kind. Out: a page with every key: path, type, default, meaning.
-//! Never: exact forms of values; the schemas have those, and the program checks them.
+//! Generates `docs/reference/documents.md` from the JSON Schemas: every key with its type, default
+//! and meaning. Patterns of values are left to the schemas.
 
 use anyhow::{Context as _, Result, bail};
 use homestak_core::doc::DocumentKind;
@@ -9,28 +7,28 @@ use serde_json::Value as Json;
 
 use super::markdown::Page;
 
-/// Makes the page.
+/// Returns the page.
 pub(super) fn page() -> Result<String> {
     let mut page = Page::new("Documents");
     page.paragraph(
         "These are the documents of a site, and every key that they can have. \
          `a.b` is the key `b` of the mapping `a`, `a[].b` the key `b` of each entry of the list `a`, \
          and `a.*.b` the key `b` of each entry of the mapping `a`. \
-         A key with nothing behind it counts as absent. \
+         A key without a value counts as absent. \
          Editors check documents with the JSON Schemas in [`schema/`](../../schema).",
     );
     for kind in DocumentKind::ALL {
         let schema = kind.schema();
-        let keys = keys(&schema).with_context(|| format!("describe the kind {}", kind.word()))?;
-        page.heading(2, &title(kind.word()));
+        let keys = keys(&schema).with_context(|| format!("describe the kind {}", kind.name()))?;
+        page.heading(2, &title(kind.name()));
         if let Some(about) = keys.about {
             page.paragraph(&about);
         }
         let place = match kind.directory() {
             Some(directory) => format!("`{directory}/*.yaml`"),
-            None => format!("`{}.yaml`", kind.word()),
+            None => format!("`{}.yaml`", kind.name()),
         };
-        let name = format!("{}.v{}.json", kind.word(), kind.version());
+        let name = format!("{}.v{}.json", kind.name(), kind.version());
         page.paragraph(&format!(
             "File: {place}. Schema: [`{name}`](../../schema/{name})."
         ));
@@ -73,7 +71,7 @@ fn keys(schema: &Json) -> Result<Keys> {
 /// A walk through a schema, key by key.
 struct Walk<'s> {
     definitions: &'s Json,
-    /// Mappings that the walk is in, so that one that holds itself ends it.
+    /// Mappings being walked, to stop at one that contains itself.
     open: Vec<&'s str>,
     rows: Vec<Vec<String>>,
 }
@@ -107,7 +105,7 @@ impl<'s> Walk<'s> {
         {
             let start = pattern.0.trim_start_matches('^');
             let path = format!("{prefix}.{start}*");
-            let doc = "Data of one's own, kept as written.";
+            let doc = "Your own data, which homestak does not interpret.";
             self.rows.push(row(&path, "anything", "no", "", doc));
         }
         self.open.pop();
@@ -137,7 +135,7 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    /// Goes on below a key: into a mapping, a list of mappings, or a mapping of mappings.
+    /// Continues below a key: into a mapping, a list of mappings, or a mapping of mappings.
     fn below(&mut self, path: &str, value: &'s Json) -> Result<()> {
         for one in choices(value) {
             if one["$ref"].is_string() {
@@ -166,7 +164,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Says in words what a value can be.
+    /// Describes the type of a value.
     fn words(&self, value: &Json) -> Result<String> {
         let words: Vec<String> = choices(value)
             .into_iter()
@@ -217,7 +215,7 @@ fn old_name_of(key: &str) -> String {
     format!("Deprecated name of `{key}`.")
 }
 
-/// Fails when an old name belongs to no key: then it would be missing from the page.
+/// Fails if an old name belongs to no key, because it would be missing from the page.
 fn old_name_has_a_key(old: &str, value: &Json, mapping: &Json) -> Result<()> {
     let mut keys = mapping["properties"].as_object().into_iter().flatten();
     if !keys.any(|(key, _)| value["description"] == old_name_of(key)) {
@@ -229,7 +227,7 @@ fn old_name_has_a_key(old: &str, value: &Json, mapping: &Json) -> Result<()> {
     Ok(())
 }
 
-/// Returns what a value can be, `null` left out.
+/// Returns the alternatives of a value, without `null`.
 fn choices(value: &Json) -> Vec<&Json> {
     match value["anyOf"].as_array() {
         None => vec![value],
@@ -248,7 +246,7 @@ fn takes_null(value: &Json) -> bool {
     }
 }
 
-/// Returns whether a key takes any value: then it has a description and no type.
+/// Returns whether a key takes any value: it has a description and no type.
 fn untyped(value: &Json) -> bool {
     ["type", "$ref", "const", "enum"]
         .iter()

@@ -1,19 +1,18 @@
-//! `docs/reference/environment.md`, from the table of variables.
-//!
-//! In: [`VARIABLES`]. Out: a page with every environment variable that is read.
-//! Never: a variable that the table lacks; the program reads none of those.
+//! Generates `docs/reference/environment.md` from [`VARIABLES`].
 
 use homestak_cli::settings::VARIABLES;
 
 use super::markdown::Page;
 
-/// Makes the page.
+/// Returns the page.
 pub(super) fn page() -> String {
     let mut page = Page::new("Environment variables");
     page.paragraph(
-        "These are all the variables that `homestak` reads. \
-         A flag wins over a variable, a variable over a file, a file over a default. \
-         An empty variable counts as not set.",
+        "These are the variables that change what `homestak` and `homestak-agent` do. \
+         A flag takes precedence over a variable, a variable over a file, a file over a default. \
+         An empty variable counts as not set. \
+         Programs that they start, such as apt, ssh and git, also receive variables for proxies, \
+         languages and the SSH agent.",
     );
     let rows: Vec<_> = VARIABLES
         .iter()

@@ -1,7 +1,4 @@
-//! Markdown as this project writes it: one sentence per line, tables with escaped cells.
-//!
-//! In: text of the product's tables. Out: Markdown.
-//! Never: knowledge of any page.
+//! Writes Markdown in the style of this project: one sentence per line, tables with escaped cells.
 
 use std::fmt::Write as _;
 
@@ -55,15 +52,16 @@ impl Page {
     }
 }
 
-/// Splits text into sentences. A sentence ends with a mark, a space, and no small letter after it.
+/// Splits text into sentences. A sentence ends with a mark and a space that no lower-case letter
+/// follows.
 fn sentences(text: &str) -> Vec<String> {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut sentences = Vec::new();
     let mut start = 0;
     for (at, _) in text.match_indices(' ') {
         let ended = text[..at].ends_with(['.', '!', '?']);
-        let goes_on = text[at + 1..].starts_with(|next: char| next.is_lowercase());
-        if ended && !goes_on {
+        let continues = text[at + 1..].starts_with(|next: char| next.is_lowercase());
+        if ended && !continues {
             sentences.push(text[start..at].to_owned());
             start = at + 1;
         }
@@ -74,7 +72,7 @@ fn sentences(text: &str) -> Vec<String> {
     sentences
 }
 
-/// Makes text safe inside a cell of a table.
+/// Escapes text for a cell of a table.
 fn escape(cell: &str) -> String {
     cell.replace('|', "\\|").replace('\n', " ")
 }

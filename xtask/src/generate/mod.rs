@@ -1,8 +1,6 @@
-//! The generated files: what each holds, and writing or comparing them.
-//!
-//! In: the product's own tables (kinds, codes, command tree, variables). Out: JSON Schemas and
-//! reference pages.
-//! Never: text that is not in one of those tables already, headings and introductions apart.
+//! Writes or compares the generated files: JSON Schemas and reference pages. Their text comes from
+//! the program's own tables (kinds, codes, commands, variables), except for headings and
+//! introductions.
 
 mod command_line;
 mod diagnostics;
@@ -19,16 +17,16 @@ use homestak_core::doc::DocumentKind;
 
 use crate::tree::File;
 
-/// What is wanted.
+/// What to do with the generated files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Write what differs.
     Write,
-    /// Change nothing; say what differs.
+    /// Change nothing; report what differs.
     Compare,
 }
 
-/// Makes every generated file and returns what was written, or what is out of date.
+/// Generates all files, and returns which were written or are out of date.
 pub fn run(root: &Path, goal: Goal) -> Result<Vec<String>> {
     let files = files()?;
     let mut report = Vec::new();
@@ -55,13 +53,15 @@ pub fn run(root: &Path, goal: Goal) -> Result<Vec<String>> {
     Ok(report)
 }
 
-/// Makes every generated file.
+/// Generates all files.
 fn files() -> Result<Vec<File>> {
     let mut files: Vec<File> = DocumentKind::ALL
         .iter()
         .map(|kind| File::new(&schema_path(*kind), &format!("{:#}\n", kind.schema())))
         .collect();
     files.extend(output::schemas());
+    let openapi = homestak_api::v1::openapi::document();
+    files.push(File::new("schema/openapi.json", &format!("{openapi:#}\n")));
     let pages = [
         ("cli", command_line::page()?),
         ("diagnostics", diagnostics::page()?),
@@ -77,10 +77,10 @@ fn files() -> Result<Vec<File>> {
 }
 
 fn schema_path(kind: DocumentKind) -> String {
-    format!("schema/{}.v{}.json", kind.word(), kind.version())
+    format!("schema/{}.v{}.json", kind.name(), kind.version())
 }
 
-/// Says where a file differs from what would be generated.
+/// Describes where a file differs from the generated one.
 fn difference(file: &File, current: Option<&str>) -> String {
     let Some(current) = current else {
         return format!("{}:1: missing: run `cargo xtask gen`", file.path);
@@ -97,7 +97,7 @@ fn difference(file: &File, current: Option<&str>) -> String {
     )
 }
 
-/// Returns the schemas that nothing generates any more.
+/// Returns schemas that are no longer generated.
 fn leftovers(root: &Path, files: &[File]) -> Vec<String> {
     let directories = ["schema", "schema/output", "schema/output/agent"];
     let entries = directories.iter().flat_map(|directory| {
@@ -109,7 +109,7 @@ fn leftovers(root: &Path, files: &[File]) -> Vec<String> {
     });
     let mut left: Vec<String> = entries
         .filter(|path| !files.iter().any(|file| file.path == *path))
-        .map(|path| format!("{path}:1: not generated any more: delete it"))
+        .map(|path| format!("{path}:1: no longer generated: delete it"))
         .collect();
     left.sort();
     left

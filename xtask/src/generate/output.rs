@@ -1,33 +1,46 @@
-//! `schema/output/` and `docs/reference/output.md`, from the table of outputs.
+//! Generates `schema/output/` and `docs/reference/output.md` from [`OUTPUTS`].
 
 use homestak_api::v1::kind::WITHOUT_KIND;
-use homestak_api::v1::{OUTPUTS, OutputKind, Program};
+use homestak_api::v1::{OUTPUTS, OutputKind, Program, UNTAGGED};
 
 use super::markdown::Page;
 use crate::tree::File;
 
-/// Makes the JSON Schema of every output.
+/// Returns the JSON Schema of everything that is written for other processes.
 pub(super) fn schemas() -> impl Iterator<Item = File> {
-    OUTPUTS.iter().map(|output| {
-        let text = format!("{:#}\n", output.json_schema());
-        File::new(&format!("schema/output/{}", file(output)), &text)
+    let of_kinds = OUTPUTS
+        .iter()
+        .map(|output| (file(output), output.json_schema()));
+    let others = UNTAGGED.iter();
+    let others = others.map(|output| (file_of(output.program, output.name), (output.schema)()));
+    of_kinds.chain(others).map(|(file, schema)| {
+        let text = format!("{schema:#}\n");
+        File::new(&format!("schema/output/{file}"), &text)
     })
 }
 
 fn file(output: &OutputKind) -> String {
-    match output.program {
-        Program::Homestak => format!("{}.json", output.kind),
-        Program::Agent => format!("agent/{}.json", output.kind),
+    file_of(output.program, output.kind)
+}
+
+fn file_of(program: Program, name: &str) -> String {
+    match program {
+        Program::Homestak => format!("{name}.json"),
+        Program::Agent => format!("agent/{name}.json"),
     }
 }
 
-/// Makes the page.
+fn link(file: &str) -> String {
+    format!("[{file}](../../schema/output/{file})")
+}
+
+/// Returns the page.
 pub(super) fn page() -> String {
     let mut page = Page::new("JSON output");
     page.paragraph(
         "With `--json-output` a command prints one JSON object on stdout. \
-         `kind` and `version` come first and tell which one it is. \
-         Fields may be added; readers ignore fields they do not know.",
+         The fields `kind` and `version` come first and identify its format. \
+         Later versions may add fields; ignore fields that you do not know.",
     );
     page.paragraph(
         "Each kind has a JSON Schema (2020-12) in `schema/output/`, and a type of the same shape in \
@@ -60,8 +73,7 @@ pub(super) fn page() -> String {
             if commands.is_empty() {
                 commands.push("any, when it fails".to_owned());
             }
-            let (kind, file) = (format!("`{}`", output.kind), file(output));
-            let schema = format!("[{file}](../../schema/output/{file})");
+            let (kind, schema) = (format!("`{}`", output.kind), link(&file(output)));
             rows.extend(
                 (commands.into_iter()).map(|name| vec![name, kind.clone(), schema.clone()]),
             );
@@ -69,9 +81,23 @@ pub(super) fn page() -> String {
         rows.sort();
         page.table(&["command", "kind", "schema"], &rows);
     }
+    page.heading(2, "Events and files");
+    page.paragraph("They have no `kind` and no `version`; the same rules apply to them.");
+    let rows: Vec<_> = UNTAGGED
+        .iter()
+        .map(|output| {
+            let program = match output.program {
+                Program::Homestak => "`homestak`",
+                Program::Agent => "`homestak-agent`",
+            };
+            let schema = link(&file_of(output.program, output.name));
+            vec![program.to_owned(), output.description.to_owned(), schema]
+        })
+        .collect();
+    page.table(&["program", "what it writes", "schema"], &rows);
     page.heading(2, "Commands without a kind");
     page.paragraph(
-        "They print the same with `--json-output` as without, or what another program prints.",
+        "`--json-output` does not change what they print, or is passed on to another program.",
     );
     let rows: Vec<_> = WITHOUT_KIND
         .iter()
@@ -138,8 +164,13 @@ mod tests {
     #[test]
     fn a_definition_is_the_same_in_every_schema() {
         let mut known = BTreeMap::new();
-        for output in OUTPUTS {
-            let schema = output.json_schema();
+        let of_kinds = OUTPUTS
+            .iter()
+            .map(|output| (output.kind, output.json_schema()));
+        let others = UNTAGGED
+            .iter()
+            .map(|output| (output.name, (output.schema)()));
+        for (output, schema) in of_kinds.chain(others) {
             assert_eq!(
                 schema["$schema"],
                 "https://json-schema.org/draft/2020-12/schema"
@@ -148,7 +179,7 @@ mod tests {
                 let first = known
                     .entry(name.clone())
                     .or_insert_with(|| definition.clone());
-                assert_eq!(first, definition, "{name} in {}", output.kind);
+                assert_eq!(first, definition, "{name} in {output}");
             }
         }
     }

@@ -1,9 +1,7 @@
-//! The two lists of `deny.toml` that this program reads.
-//!
-//! In: the file's text. Out: [`Policy`]: licences that are allowed, crates that are banned.
-//! Never: all of TOML; the file is ours and keeps to one entry a line.
+//! Reads the allowed licences and banned crates of `deny.toml`. This is not a TOML parser: the file
+//! has one entry per line.
 
-/// What may be part of the product.
+/// Which licences and crates the product may use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Policy {
     /// Licences, as SPDX names them.

@@ -1,23 +1,20 @@
-//! A fault: where it is, what it is, and what to do.
-//!
-//! In: path, line, words. Out: `path:line: what, and what to do`, which editors can jump to.
-//! Never: levels; a fault is a fault.
+//! A fault, printed as `path:line: message`, which editors can jump to.
 
 use std::fmt;
 
-/// Something that is not as it should be.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
     /// Path from the root.
     pub path: String,
     /// Line, from 1.
     pub line: usize,
-    /// What it is, and what to do.
+    /// What is wrong, and how to fix it.
     pub message: String,
 }
 
 impl Fault {
-    /// Makes a fault.
+    /// Creates a fault.
     pub fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self {
             path: path.to_owned(),

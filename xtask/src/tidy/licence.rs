@@ -1,8 +1,5 @@
-//! Licences and bans of third-party crates.
-//!
-//! In: the policy of `deny.toml`, what cargo says about packages. Out: a fault for each package
-//! that the policy does not let in.
-//! Never: advisories; those need a database, and `cargo deny` has it.
+//! Checks licences and bans of third-party crates by `deny.toml`. Advisories need a database: use
+//! `cargo deny` for those.
 
 use serde_json::Value as Json;
 
@@ -14,7 +11,7 @@ pub(super) fn check(policy: &Policy, metadata: &Json, faults: &mut Vec<Fault>) {
     if policy.licences.is_empty() || policy.bans.is_empty() {
         fault(
             1,
-            "no licences or no bans found, write one entry a line under `allow = [` and `deny = [`"
+            "no licences or no bans found, write one entry per line under `allow = [` and `deny = [`"
                 .into(),
         );
         return;
@@ -36,49 +33,49 @@ pub(super) fn check(policy: &Policy, metadata: &Json, faults: &mut Vec<Fault>) {
             let why = ban.reason.as_deref().unwrap_or("see there");
             fault(
                 ban.line,
-                format!("`{name}` is banned ({why}), remove what brings it in"),
+                format!("`{name}` is banned ({why}), remove what depends on it"),
             );
         }
         match package["license"].as_str() {
             None => fault(
                 1,
-                format!("`{name}` {version} names no licence, find out which, or do without"),
+                format!("`{name}` {version} declares no licence: find out which, or do not use it"),
             ),
             Some(licence) if allowed(licence, &policy.licences) => {}
             Some(licence) => fault(
                 1,
                 format!(
-                    "`{name}` {version} is under `{licence}`, which is not in the list: do without, or allow it with a reason"
+                    "`{name}` {version} is under `{licence}`, which is not in the list: do not use it, or allow it with a reason"
                 ),
             ),
         }
     }
 }
 
-/// Returns whether an SPDX expression can be met with allowed licences alone. One that cannot be
-/// read is met by nothing.
+/// Returns whether an SPDX expression can be satisfied with allowed licences alone. One that cannot
+/// be parsed is not allowed.
 fn allowed(expression: &str, licences: &[String]) -> bool {
     let spaced = expression
         .replace('/', " OR ")
         .replace('(', " ( ")
         .replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let mut reader = Reader {
+    let mut parser = Parser {
         words: &words,
         licences,
         broken: false,
     };
-    reader.either() && reader.words.is_empty() && !reader.broken
+    parser.any_of() && parser.words.is_empty() && !parser.broken
 }
 
-/// Reads an expression word by word; `AND` binds closer than `OR`.
-struct Reader<'w> {
+/// Parses an expression; `AND` binds closer than `OR`.
+struct Parser<'w> {
     words: &'w [&'w str],
     licences: &'w [String],
     broken: bool,
 }
 
-impl<'w> Reader<'w> {
+impl<'w> Parser<'w> {
     fn take(&mut self, word: &str) -> bool {
         let found = self.words.first() == Some(&word);
         if found {
@@ -96,25 +93,25 @@ impl<'w> Reader<'w> {
         first
     }
 
-    fn either(&mut self) -> bool {
-        let mut met = self.both();
+    fn any_of(&mut self) -> bool {
+        let mut met = self.all_of();
         while self.take("OR") {
-            met |= self.both();
+            met |= self.all_of();
         }
         met
     }
 
-    fn both(&mut self) -> bool {
-        let mut met = self.one();
+    fn all_of(&mut self) -> bool {
+        let mut met = self.single();
         while self.take("AND") {
-            met &= self.one();
+            met &= self.single();
         }
         met
     }
 
-    fn one(&mut self) -> bool {
+    fn single(&mut self) -> bool {
         if self.take("(") {
-            let met = self.either();
+            let met = self.any_of();
             self.broken |= !self.take(")");
             return met;
         }
@@ -167,14 +164,14 @@ mod tests {
         ] {
             assert_eq!(faults("a", Some(licence)).len(), 1, "{licence}");
         }
-        assert!(faults("a", None)[0].contains("names no licence"));
+        assert!(faults("a", None)[0].contains("declares no licence"));
     }
 
     #[test]
     fn banned_crates_are_found_with_the_reason() {
         assert_eq!(
             faults("chrono", Some("MIT")),
-            ["deny.toml:8: `chrono` is banned (jiff is used), remove what brings it in"]
+            ["deny.toml:8: `chrono` is banned (jiff is used), remove what depends on it"]
         );
     }
 }

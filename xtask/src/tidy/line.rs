@@ -1,26 +1,24 @@
-//! Lines of a file, with Rust's code and comments told apart.
-//!
-//! In: text. Out: [`Line`]s: code with strings blanked out, comments, whether it is test code.
-//! Never: a full parser; what is needed to not take a string for code.
+//! Splits Rust lines into code and comments, blanks out strings, and marks test code. This is not a
+//! parser: it only keeps strings from being taken for code.
 
 use crate::tree::File;
 
-/// The mark of a line that has a reason to differ.
-const EXCUSE: &str = "tidy: ";
+/// Marks a line that breaks a rule for a reason.
+const MARKER: &str = "tidy: ";
 
 /// One line.
 pub(super) struct Line<'t> {
     /// Its number, from 1.
     pub(super) number: usize,
-    /// All of it.
+    /// The whole line.
     pub(super) text: &'t str,
-    /// Code, without what is inside strings and comments. Empty in files that are not Rust.
+    /// Code without strings and comments. Empty in files that are not Rust.
     pub(super) code: String,
-    /// What is inside comments; everything in files that are not Rust.
+    /// Text of comments; the whole line in files that are not Rust.
     pub(super) comment: String,
-    /// Whether it only exists in tests.
+    /// Whether it is test code.
     pub(super) test: bool,
-    /// Whether it says why it differs from the rules.
+    /// Whether it states a reason to break a rule.
     pub(super) excused: bool,
 }
 
@@ -52,8 +50,8 @@ pub(super) fn lines(file: &File) -> Vec<Line<'_>> {
     lines
 }
 
-/// Returns where a word stands in text, or `None`. A word ends where a letter, a digit or an
-/// underscore does not follow; a needle that ends in punctuation ends there.
+/// Returns the position of a whole word in text. A word that starts or ends with punctuation may be
+/// next to anything there.
 pub(super) fn find_word(text: &str, word: &str) -> Option<usize> {
     let part = |letter: char| letter.is_alphanumeric() || letter == '_';
     text.match_indices(word).map(|(at, _)| at).find(|at| {
@@ -63,8 +61,8 @@ pub(super) fn find_word(text: &str, word: &str) -> Option<usize> {
     })
 }
 
-/// Where the reader is in Rust text.
-enum At {
+/// What the scanner is inside of.
+enum State {
     Code,
     Comment,
     Block(usize),
@@ -77,31 +75,31 @@ fn split(text: &str) -> Vec<(String, String)> {
     let letters: Vec<char> = text.chars().collect();
     let mut lines = Vec::new();
     let (mut code, mut comment) = (String::new(), String::new());
-    let mut at = At::Code;
+    let mut state = State::Code;
     let mut index = 0;
     while index < letters.len() {
         let rest = &letters[index..];
         let mut taken = 1;
         if rest[0] == '\n' {
             lines.push((std::mem::take(&mut code), std::mem::take(&mut comment)));
-            if matches!(at, At::Comment) {
-                at = At::Code;
+            if matches!(state, State::Comment) {
+                state = State::Code;
             }
             index += 1;
             continue;
         }
-        match at {
-            At::Code => {
+        match state {
+            State::Code => {
                 if rest.starts_with(&['/', '/']) {
-                    at = At::Comment;
+                    state = State::Comment;
                 } else if rest.starts_with(&['/', '*']) {
-                    at = At::Block(1);
+                    state = State::Block(1);
                     taken = 2;
                 } else if rest[0] == '"' {
-                    at = At::Text;
+                    state = State::Text;
                     code.push('"');
                 } else if let Some((hashes, length)) = raw_start(&letters, index) {
-                    at = At::RawText(hashes);
+                    state = State::RawText(hashes);
                     code.push('"');
                     taken = length;
                 } else if let Some(length) = letter_literal(rest) {
@@ -111,37 +109,37 @@ fn split(text: &str) -> Vec<(String, String)> {
                     code.push(rest[0]);
                 }
             }
-            At::Comment => comment.push(rest[0]),
-            At::Block(depth) => {
+            State::Comment => comment.push(rest[0]),
+            State::Block(depth) => {
                 if rest.starts_with(&['*', '/']) {
-                    at = if depth == 1 {
-                        At::Code
+                    state = if depth == 1 {
+                        State::Code
                     } else {
-                        At::Block(depth - 1)
+                        State::Block(depth - 1)
                     };
                     taken = 2;
                 } else if rest.starts_with(&['/', '*']) {
-                    at = At::Block(depth + 1);
+                    state = State::Block(depth + 1);
                     taken = 2;
                 } else {
                     comment.push(rest[0]);
                 }
             }
-            At::Text => {
+            State::Text => {
                 if rest[0] == '\\' {
-                    // An escaped line end is left for the next round, which counts lines.
+                    // An escaped newline is left to the next iteration, which counts lines.
                     taken = if rest.get(1) == Some(&'\n') { 1 } else { 2 };
                 } else if rest[0] == '"' {
-                    at = At::Code;
+                    state = State::Code;
                     code.push('"');
                 }
             }
-            At::RawText(hashes) => {
+            State::RawText(hashes) => {
                 let closes = rest[0] == '"'
                     && rest.len() > hashes
                     && rest[1..=hashes].iter().all(|letter| *letter == '#');
                 if closes {
-                    at = At::Code;
+                    state = State::Code;
                     code.push('"');
                     taken = 1 + hashes;
                 }
@@ -153,7 +151,7 @@ fn split(text: &str) -> Vec<(String, String)> {
     lines
 }
 
-/// Returns the number of hashes and the length of `r#"`, `br"` and the like, when one starts here.
+/// Returns the number of hashes and the length of `r#"`, `br"` and similar, if one starts here.
 fn raw_start(letters: &[char], index: usize) -> Option<(usize, usize)> {
     let before = index.checked_sub(1).map(|before| letters[before]);
     if before.is_some_and(|letter| letter.is_alphanumeric() || letter == '_') {
@@ -172,7 +170,7 @@ fn raw_start(letters: &[char], index: usize) -> Option<(usize, usize)> {
     (rest.get(quote) == Some(&'"')).then_some((hashes, quote + 1))
 }
 
-/// Returns the length of a character literal, when one starts here; a lifetime is none.
+/// Returns the length of a character literal, if one starts here and it is not a lifetime.
 fn letter_literal(rest: &[char]) -> Option<usize> {
     if rest[0] != '\'' {
         return None;
@@ -184,7 +182,7 @@ fn letter_literal(rest: &[char]) -> Option<usize> {
     (rest.get(2) == Some(&'\'')).then_some(3)
 }
 
-/// Marks what stands behind `#[cfg(test)]`.
+/// Marks items with `#[cfg(test)]`.
 fn mark_tests(lines: &mut [Line<'_>]) {
     let mut depth = 0_usize;
     let mut waiting = false;
@@ -212,7 +210,7 @@ fn mark_excused(lines: &mut [Line<'_>]) {
     for line in lines {
         let here = line
             .comment
-            .split_once(EXCUSE)
+            .split_once(MARKER)
             .is_some_and(|(_, reason)| reason.split_whitespace().count() >= 3);
         line.excused = here || before;
         before = here && line.code.trim().is_empty();
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn code_behind_cfg_test_is_test_code() {
+    fn items_with_cfg_test_are_test_code() {
         let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\nfn c() {}\n";
         let file = File::new("crates/x/src/y.rs", text);
         let tests: Vec<bool> = lines(&file).iter().map(|line| line.test).collect();
@@ -251,15 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn an_excuse_needs_a_reason() {
-        let text = "a; // tidy: looked up, never walked\nb; // tidy: x\n// tidy: a b c\nd;\ne;\n";
+    fn an_exception_needs_a_reason() {
+        let text = "a; // tidy: looked up, never iterated\nb; // tidy: x\n// tidy: a b c\nd;\ne;\n";
         let file = File::new("crates/x/src/y.rs", text);
         let excused: Vec<bool> = lines(&file).iter().map(|line| line.excused).collect();
         assert_eq!(excused, [true, false, true, true, false]);
     }
 
     #[test]
-    fn words_have_ends() {
+    fn only_whole_words_are_found() {
         assert_eq!(find_word("a rand b", "rand"), Some(2));
         assert_eq!(find_word("random", "rand"), None);
         assert_eq!(find_word("x::now()", "::now("), Some(1));

@@ -1,7 +1,5 @@
-//! Links between Markdown files.
-//!
-//! In: the tree. Out: a fault for each link to a file or heading that is not there.
-//! Never: the network; other people's pages are theirs.
+//! Checks links between Markdown files: the file and the heading must exist. Web links are not
+//! checked.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +22,7 @@ pub(super) fn check(tree: &Tree, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Says what is wrong with the target of a link, if anything.
+/// Returns what is wrong with the target of a link, if anything.
 fn fault(tree: &Tree, file: &File, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -37,7 +35,7 @@ fn fault(tree: &Tree, file: &File, target: &str) -> Option<String> {
     };
     let Some(found) = found.filter(|found| found.is_empty() || tree.paths.contains(found)) else {
         return Some(format!(
-            "the link `{target}` leads nowhere, correct the path"
+            "the target of the link `{target}` does not exist, correct the path"
         ));
     };
     let page = tree.file(&found).filter(|page| page.ends_in(&["md"]))?;
@@ -45,7 +43,7 @@ fn fault(tree: &Tree, file: &File, target: &str) -> Option<String> {
         .then(|| format!("`{found}` has no heading for the link `{target}`, correct it"))
 }
 
-/// Returns the path from the root that a relative path means, or `None` outside of the root.
+/// Resolves a relative path to one from the root, or `None` outside of the root.
 fn resolve(from: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -62,7 +60,7 @@ fn resolve(from: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Returns the lines that are not inside a block of code, without code between backticks.
+/// Returns the lines outside of code blocks, without code between backticks.
 fn prose(text: &str) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut lines = Vec::new();
@@ -92,7 +90,7 @@ fn targets(line: &str) -> Vec<&str> {
     targets
 }
 
-/// Returns the names that links to headings use: small letters, hyphens for spaces.
+/// Returns the anchors of headings: lower case, hyphens for spaces.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut found = BTreeSet::new();
@@ -138,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn broken_links_are_found() {
         assert_eq!(
             faults("# A\n\n[x](c.md)\n"),
-            ["docs/a.md:3: the link `c.md` leads nowhere, correct the path"]
+            ["docs/a.md:3: the target of the link `c.md` does not exist, correct the path"]
         );
         assert_eq!(
             faults("[x](../../out.md) [`y`](#b)\n[z]: b.md#no\n").len(),
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_fine() {
+    fn working_links_are_accepted() {
         let text = "# A\n\n[`x`](b.md#two-words-x) [y](../schema) [z](#a) [s](../schema/x.json)\n\
             [w](https://example.org) [n](b.md#again-1)\n`[no](link.md)`\n```\n[no](link.md)\n```\n\n[r]: ./b.md\n";
         assert_eq!(faults(text), [""; 0]);

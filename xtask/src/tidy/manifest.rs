@@ -1,7 +1,4 @@
-//! `Cargo.toml` of members.
-//!
-//! In: a file. Out: a fault when lints or dependencies are not those of the workspace.
-//! Never: the workspace's own manifest, where versions and features are chosen.
+//! Checks that members take lints and dependencies from the workspace's `Cargo.toml`.
 
 use super::Fault;
 use crate::tree::File;
@@ -20,7 +17,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
             section = name.trim_end_matches(']');
             if let Some((_, name)) = section.split_once("dependencies.") {
                 let message =
-                    format!("`{name}` has a section of its own, write `{name}.workspace = true`");
+                    format!("`{name}` has its own section, write `{name}.workspace = true`");
                 fault(index + 1, message);
             }
         } else if section == "lints" && line.replace(' ', "") == "workspace=true" {
@@ -40,7 +37,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Says what is wrong with a dependency, if anything.
+/// Returns what is wrong with a dependency, if anything.
 fn dependency(name: &str, value: &str) -> Option<String> {
     if let Some(name) = name.strip_suffix(".workspace") {
         return (value != "true").then(|| format!("write `{name}.workspace = true`"));
@@ -52,7 +49,7 @@ fn dependency(name: &str, value: &str) -> Option<String> {
         ));
     }
     value.contains("features").then(|| {
-        format!("`{name}` has features of its own, choose them in the root's `[workspace.dependencies]`: otherwise members rebuild it back and forth")
+        format!("`{name}` has its own features, set them in the root's `[workspace.dependencies]`: otherwise it is rebuilt for each member")
     })
 }
 
@@ -81,7 +78,7 @@ mod tests {
         let found = faults(bad);
         assert_eq!(found.len(), 4, "{found:#?}");
         assert!(found[0].starts_with("crates/core/Cargo.toml:4: `a` is not taken"));
-        assert!(found[2].contains("features of its own"));
+        assert!(found[2].contains("its own features"));
     }
 
     #[test]

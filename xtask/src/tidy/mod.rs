@@ -1,15 +1,13 @@
-//! The rules that neither the compiler nor clippy knows, checked over the whole tree.
+//! Rules that neither the compiler nor clippy checks. All faults are reported, no file is changed.
 //!
-//! In: [`Tree`]. Out: every [`Fault`], in order of path and line.
-//! Never: stopping at the first fault; changing a file.
-//!
-//! A line that is right although a rule says otherwise carries its reason: `tidy: ` and a few
-//! words, in a comment on that line or on the line before it.
+//! A line that breaks a rule for a reason states it: `tidy: ` and a few words, in a comment on that
+//! line or on the line before it.
 
-mod bell;
-mod circle;
+mod cycle;
 mod deny;
+mod dependency;
 mod fault;
+mod forbidden;
 mod licence;
 mod line;
 mod link;
@@ -27,8 +25,8 @@ pub use fault::Fault;
 use crate::process;
 use crate::tree::Tree;
 
-/// Files that every release has.
-const NEEDED: &[(&str, &str)] = &[
+/// Files that must exist.
+const REQUIRED: &[(&str, &str)] = &[
     ("CHANGELOG.md", "write what changes for users, newest first"),
     ("deny.toml", "list the licences and crates that may be used"),
 ];
@@ -45,21 +43,22 @@ pub fn check(tree: &Tree) -> Result<Vec<Fault>> {
     Ok(faults)
 }
 
-/// Returns every fault that the files themselves show.
+/// Returns every fault that can be found without `cargo`.
 fn check_files(tree: &Tree) -> Vec<Fault> {
     let mut faults = Vec::new();
     for file in &tree.files {
         module_doc::check(file, &mut faults);
         size::check(file, &mut faults);
         word::check(file, &mut faults);
-        bell::check(file, &mut faults);
+        forbidden::check(file, &mut faults);
         path::check(file, &mut faults);
         whitespace::check(file, &mut faults);
         manifest::check(file, &mut faults);
     }
     link::check(tree, &mut faults);
-    circle::check(tree, &mut faults);
-    for (path, todo) in NEEDED {
+    cycle::check(tree, &mut faults);
+    dependency::check(tree, &mut faults);
+    for (path, todo) in REQUIRED {
         if tree.file(path).is_none() {
             faults.push(Fault::new(path, 1, format!("missing: {todo}")));
         }

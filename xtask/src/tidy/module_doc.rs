@@ -1,15 +1,12 @@
-//! Module documentation: every module starts with a few lines that say what it is for.
+//! Checks module documentation: every module starts with a few lines that state its purpose.
 
 use super::Fault;
 use crate::tree::File;
 
-/// How many lines the first paragraph may have; longer ones are not read.
+/// Most lines of the first paragraph; longer ones are not read.
 const MOST_LINES: usize = 5;
 
-/// Whether the fixed `In: ... Out: ... Never: ...` pattern is refused. Off while files still have it.
-const REFUSE_PATTERN: bool = false;
-
-/// Names that say nothing about what is in the file.
+/// File names that do not describe the content.
 const EMPTY_NAMES: &[&str] = &[
     "common.rs",
     "helper.rs",
@@ -28,7 +25,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
         fault(
             1,
             format!(
-                "`{}` says nothing, name the file after its main item",
+                "`{}` does not describe the content, name the file after its main item",
                 file.name()
             ),
         );
@@ -50,7 +47,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
             ),
         );
     }
-    if REFUSE_PATTERN && let Some(line) = pattern_line(&file.text) {
+    if let Some(line) = pattern_line(&file.text) {
         fault(
             line,
             "replace the fixed `In: ... Out: ... Never: ...` pattern with plain sentences".into(),
@@ -115,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_named_after_something() {
-        assert!(faults("xtask/src/utils.rs", GOOD)[0].contains("says nothing"));
+    fn a_file_name_describes_the_content() {
+        assert!(faults("xtask/src/utils.rs", GOOD)[0].contains("does not describe"));
     }
 }

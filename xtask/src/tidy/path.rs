@@ -1,7 +1,4 @@
-//! Paths of somebody's machine.
-//!
-//! In: a file. Out: a fault for each path that exists on one machine only.
-//! Never: judging tests and cases; those make paths up.
+//! Finds paths that exist on one machine only. Tests are not checked, because they invent paths.
 
 use super::Fault;
 use super::line::lines;
@@ -17,23 +14,24 @@ const PATHS: &[(&str, &str, bool)] = &[
 
 pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
     let prose = file.ends_in(&["md"]);
-    let judged = prose || file.is_source() || file.ends_in(&["toml", "yaml", "yml", "sh"]);
-    // This file is about such paths.
-    if !judged || file.is_test() || file.path == "xtask/src/tidy/path.rs" {
+    let checked = prose || file.is_source() || file.ends_in(&["toml", "yaml", "yml", "sh"]);
+    // This file lists such paths.
+    if !checked || file.is_test() || file.path == "xtask/src/tidy/path.rs" {
         return;
     }
     for line in lines(file) {
         for (path, instead, in_prose) in PATHS {
-            let judged = !line.test && !line.excused && (*in_prose || file.is_source());
-            if judged && starts(line.text, path) {
-                let message = format!("`{path}` is a path of one machine, {instead}");
+            let checked = !line.test && !line.excused && (*in_prose || file.is_source());
+            if checked && starts(line.text, path) {
+                let message = format!("`{path}` exists on one machine only, {instead}");
                 faults.push(Fault::new(&file.path, line.number, message));
             }
         }
     }
 }
 
-/// Returns whether a path starts so: `/srv/home/` is another path, `https://x/home/` none.
+/// Returns whether text contains an absolute path with this start, unlike `/srv/home/` and
+/// `https://x/home/`.
 fn starts(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         !text[..at].ends_with(|before: char| before.is_alphanumeric() || "._-~}".contains(before))
@@ -50,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_a_machine_are_found() {
+    fn paths_of_one_machine_are_found() {
         assert_eq!(faults("crates/core/src/a.rs", "let x = \"/home/me/x\";"), 1);
         assert_eq!(
             faults("crates/core/src/a.rs", "// See /root/x and /tmp/y."),
@@ -60,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_left_alone() {
+    fn other_paths_are_allowed() {
         assert_eq!(
             faults("crates/core/src/a.rs", "\"/var/tmp/x\" \"~/home/x\""),
             0

@@ -1,15 +1,12 @@
-//! Sizes of files.
-//!
-//! In: a file. Out: a fault when it is too long, or long without a reason.
-//! Never: counting tests; a table of cases may be as long as it needs to be.
+//! Limits the length of source files. Tests are not counted.
 
 use super::Fault;
 use crate::tree::File;
 
-/// Lines from which a file says why it is long.
+/// Files with more lines must give a reason.
 const LONG: usize = 600;
 
-/// Lines from which no reason counts.
+/// Files with more lines are never allowed.
 const TOO_LONG: usize = 1000;
 
 /// How a long file gives its reason.
@@ -21,9 +18,9 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
     }
     let lines = file.text.lines().count();
     let message = if lines > TOO_LONG {
-        format!("{lines} lines, split it: {TOO_LONG} is the most")
+        format!("{lines} lines, split it: the limit is {TOO_LONG}")
     } else if lines > LONG && !file.text.lines().any(|line| line.starts_with(REASON)) {
-        format!("{lines} lines, find the second noun and split, or say `{REASON}...`")
+        format!("{lines} lines, split it, or give a reason: `{REASON}...`")
     } else {
         return;
     };

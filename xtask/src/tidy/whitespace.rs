@@ -1,7 +1,4 @@
-//! Whitespace that nobody sees.
-//!
-//! In: a Markdown or YAML file. Out: a fault for each tab and each space at the end of a line.
-//! Never: judging test data, where such whitespace is the case.
+//! Finds tabs and trailing spaces in Markdown and YAML files, except in test data.
 
 use super::Fault;
 use crate::tree::File;
@@ -16,7 +13,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
             fault(index + 1, "whitespace at the end of the line, remove it");
         }
         if line.trim_end().contains('\t') {
-            fault(index + 1, "a tab, write spaces");
+            fault(index + 1, "tab, use spaces");
         }
     }
     if !file.text.is_empty() && !file.text.ends_with('\n') {
@@ -37,13 +34,13 @@ mod tests {
     }
 
     #[test]
-    fn unseen_whitespace_is_found() {
+    fn tabs_and_trailing_spaces_are_found() {
         assert_eq!(faults("docs/a.md", "a \nb\tc\n"), 2);
         assert_eq!(faults("docs/a.md", "a"), 1);
     }
 
     #[test]
-    fn seen_whitespace_and_test_data_are_left_alone() {
+    fn other_whitespace_and_test_data_are_ignored() {
         assert_eq!(faults("docs/a.md", "a b\n\n  - c\n"), 0);
         assert_eq!(faults("crates/core/tests/cases/a.yaml", "a:\tb \n"), 0);
         assert_eq!(faults("Makefile", "all:\n\techo\n"), 0);

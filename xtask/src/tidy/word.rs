@@ -1,30 +1,61 @@
-//! Words that are not used, because another word of the project means the same.
-//!
-//! In: a file. Out: a fault for each such word in code or prose.
-//! Never: judging test data; cases may hold whatever people write.
+//! Finds words that have a preferred synonym in this project, in code and prose. Test data and
+//! recorded terminals are not checked.
 
 use super::Fault;
 use super::line::lines;
 use crate::tree::File;
 
-/// The words, in small letters, and what to say instead.
+/// The words, in lower case, and their replacements.
 const BANNED: &[(&str, &str)] = &[
-    ("constellation", "say `manifest` or `topology`"),
-    ("controller", "say `driver`"),
-    ("hierarchical", "say `tiered`"),
-    ("inner host", "say `child`, or `guest`"),
-    ("inner pve", "say `child`, or `guest`"),
-    ("outer host", "say `parent`, or `host`"),
-    ("outer pve", "say `parent`, or `host`"),
-    ("recursive", "say `nested`, or `tiered`"),
+    ("added up", "use `hashed`, or `total`"),
+    ("adds up", "use `checksum`, `digest`, or `total`"),
+    ("all the same", "use `continues anyway`"),
+    ("by hand", "use `manually`"),
+    ("became of", "use `the outcome of`"),
+    ("carries out", "use `executes`, or `runs`"),
+    ("constellation", "use `manifest` or `topology`"),
+    ("controller", "use `driver`"),
+    ("heard", "use `received`, or `is notified`"),
+    ("hear", "use `receives`, or `is notified`"),
+    ("hierarchical", "use `tiered`"),
+    ("in the making", "use `being created`"),
+    ("inner host", "use `child`, or `guest`"),
+    ("inner pve", "use `child`, or `guest`"),
+    ("is told", "use `is notified`, `is asked`, or `receives`"),
+    ("left alone", "use `unchanged`"),
+    ("made anew", "use `recreated`"),
+    ("mend", "use `fix`, `repair`, or `correct`"),
+    ("mended", "use `fixed`, `repaired`, or `corrected`"),
+    ("mending", "use `fixing`, `repairing`, or `correcting`"),
+    ("outer host", "use `parent`, or `host`"),
+    ("outer pve", "use `parent`, or `host`"),
+    ("put right", "use `fixed`, `repaired`, or `corrected`"),
+    ("puts right", "use `fixes`, `repairs`, or `corrects`"),
+    ("recursive", "use `nested`, or `tiered`"),
+    ("says", "use `reports`, `prints`, `shows`, or `is`"),
+    ("taken back", "use `reverted`, or `rolled back`"),
+    ("tells", "use `reports`, `prints`, or `returns`"),
+    ("where was looked", "use `search path`"),
 ];
 
-/// Names that hold such a word and must be written, with the reason.
+/// Names that contain such a word and are allowed, with the reason.
 const ALLOWED: &[(&str, &str)] = &[
+    ("\"mended\"", "a key of JSON that is printed and stored"),
+    ("\"mended_at\"", "a key of JSON that is printed and stored"),
+    ("\"mending\"", "a file of the agent's state"),
+    ("\"says\"", "a key of JSON that is printed"),
+    (
+        "Keep this machine as its spec says",
+        "a unit on nodes; a change would be applied to every node",
+    ),
+    (
+        "Tells this journal",
+        "a released migration, which is not changed",
+    ),
     ("cgroup.controllers", "a file of the kernel"),
     (
         "kustomize-controller",
-        "somebody else's repository, where fixtures come from",
+        "a third-party repository that fixtures come from",
     ),
     ("prop_recursive", "a method of proptest"),
     ("--recursive", "an option of umount"),
@@ -42,13 +73,14 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Files that are about the words.
+/// Files that list the words.
 const ABOUT_WORDS: &[&str] = &["xtask/src/tidy/word.rs"];
 
 pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
     if file.is_test_data()
         || ABOUT_WORDS.contains(&file.path.as_str())
         || file.name() == "Cargo.lock"
+        || file.ends_in(&["svg"])
     {
         return;
     }
@@ -56,7 +88,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
         if line.excused {
             continue;
         }
-        // Strings of tests are data, like the cases beside them.
+        // Strings in tests are test data.
         let text = if line.test {
             plain(&format!("{} {}", line.code, line.comment))
         } else {
@@ -71,7 +103,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Returns the words of a line in small letters with single spaces: `OuterHost` and `outer_host`
+/// Returns the words of a line in lower case with single spaces: `OuterHost` and `outer_host`
 /// become `outer host`. Allowed names are left out.
 fn plain(text: &str) -> String {
     let mut text = text.to_owned();
@@ -94,7 +126,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// Returns whether plain text holds a word, or several of it.
+/// Returns whether plain text contains a word or its plural.
 fn holds(plain: &str, word: &str) -> bool {
     plain.contains(&format!(" {word} ")) || plain.contains(&format!(" {word}s "))
 }
@@ -117,10 +149,16 @@ mod tests {
             2
         );
         assert_eq!(faults("stock-site/manifests/a.yaml", "# Recursive."), 1);
+        assert_eq!(
+            faults("docs/a.md", "Drift is mended, or put right by hand."),
+            3
+        );
+        assert_eq!(faults("crates/agent/src/a.rs", "fn mends_drift() {}"), 1);
+        assert_eq!(faults("docs/a.md", "The plan says what became of it."), 2);
     }
 
     #[test]
-    fn other_words_are_left_alone() {
+    fn other_words_are_allowed() {
         assert_eq!(
             faults("crates/core/src/a.rs", "let inner = outer; // recursively"),
             0
@@ -130,6 +168,10 @@ mod tests {
                 "crates/cli/src/words.rs",
                 "(\"recursive-pve-roundtrip\", 1)"
             ),
+            0
+        );
+        assert_eq!(
+            faults("crates/agent/src/a.rs", "#[serde(rename = \"mended\")]"),
             0
         );
         assert_eq!(

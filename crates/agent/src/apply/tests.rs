@@ -77,7 +77,7 @@ impl System for Model {
         Ok(self.facts.clone())
     }
 
-    fn config_errors(&self, _: &[Step]) -> Result<Vec<String>, AgentError> {
+    fn config_errors(&self, _: &[ConvergeStep]) -> Result<Vec<String>, AgentError> {
         Ok(Vec::new())
     }
 
@@ -140,11 +140,11 @@ impl System for Model {
         Ok(())
     }
 
-    fn back_up(&mut self, _: &[Resource], _: &[Step], _: &Facts) {}
+    fn back_up(&mut self, _: &[Resource], _: &[ConvergeStep], _: &Facts) {}
 
-    fn stage(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
+    fn stage(&mut self, steps: &[&ConvergeStep]) -> Result<(), AgentError> {
         for step in steps {
-            if let Step::Write { owner, .. } = step {
+            if let ConvergeStep::Write { owner, .. } = step {
                 let is_known = owner == "root" || self.facts.users.contains_key(owner);
                 assert!(is_known, "user {owner} does not exist yet");
             }
@@ -156,10 +156,10 @@ impl System for Model {
         &self.skipped
     }
 
-    fn execute(&mut self, step: &Step) -> Result<(), AgentError> {
+    fn execute(&mut self, step: &ConvergeStep) -> Result<(), AgentError> {
         self.call(&step.description())?;
         match step.clone() {
-            Step::CreateUser { name, shell } => {
+            ConvergeStep::CreateUser { name, shell } => {
                 let user = UserFact {
                     home: format!("/home/{name}"),
                     group: name.clone(),
@@ -168,7 +168,7 @@ impl System for Model {
                 };
                 self.facts.users.insert(name, user);
             }
-            Step::Write {
+            ConvergeStep::Write {
                 path,
                 content,
                 mode,
@@ -187,17 +187,21 @@ impl System for Model {
                 };
                 self.facts.files.insert(path, file);
             }
-            Step::Enable { unit, .. } => {
+            ConvergeStep::Enable { unit, .. } => {
                 let unit = self.facts.units.get_mut(&unit).unwrap();
                 unit.file_state = "enabled".to_owned();
             }
-            Step::Start { unit } | Step::Restart { unit } => self.start(&unit),
+            ConvergeStep::Start { unit } | ConvergeStep::Restart { unit } => self.start(&unit),
             other => panic!("{other:?}"),
         }
         Ok(())
     }
 
-    fn restore_rejected(&self, _: &[Step], done: Result<(), AgentError>) -> Result<(), AgentError> {
+    fn restore_rejected(
+        &self,
+        _: &[ConvergeStep],
+        done: Result<(), AgentError>,
+    ) -> Result<(), AgentError> {
         done
     }
 }
@@ -331,7 +335,7 @@ fn files_in_the_home_of_a_new_user_are_staged_after_the_user_is_created() {
         ("/home/alice2/x", "root", false),
         ("/etc/alice", "root", false),
     ] {
-        let write = Step::Write {
+        let write = ConvergeStep::Write {
             path: path.to_owned(),
             content: String::new(),
             mode: 0o644,

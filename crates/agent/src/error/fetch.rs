@@ -1,5 +1,5 @@
-//! Why a spec could not be fetched, with exit code and hint. Contains neither the token nor long texts of
-//! a server.
+//! Why a spec could not be fetched, with exit code and hint. Messages contain neither the token nor long
+//! texts from a server.
 
 use homestak_api::trust::TrustError;
 
@@ -45,8 +45,17 @@ pub(crate) enum FetchError {
     },
     #[error("the server's response is not a spec: {}", brief(&.0.join("; ")))]
     NoSpec(Vec<String>),
+    #[error("the server's response is larger than {}", size(*.0))]
+    TooLarge(usize),
     #[error("the server sent the spec of `{}`, but this machine is `{identity}`", brief(.name))]
     WrongIdentity { name: String, identity: String },
+}
+
+fn size(bytes: usize) -> String {
+    match bytes >> 20 {
+        0 => format!("{bytes} bytes"),
+        n => format!("{n} MiB"),
+    }
 }
 
 fn times(attempts: u32) -> String {
@@ -74,13 +83,45 @@ fn brief(words: &str) -> String {
 }
 
 impl FetchError {
-    /// Tells whether another attempt may succeed.
+    /// Returns whether another attempt may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
-            Self::Refused { status, .. } => *status >= 500 || *status == 429,
+            Self::Refused { status, .. } => *status >= 500 || matches!(status, 408 | 429),
             _ => false,
         }
+    }
+
+    /// Returns whether a server refused the request, and would refuse it again.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            // 408 and 429: the server is too busy.
+            Self::Refused { status, .. } => {
+                (400..500).contains(status) && !matches!(status, 408 | 429)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether a server of the site answered.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
+    /// Returns whether the server rejected the credentials of this machine.
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                status: 401 | 403,
+                ..
+            }
+        )
+    }
+
+    /// Like [`is_unauthorized`](Self::is_unauthorized), but also for status 400.
+    pub(super) fn is_about_credentials(&self) -> bool {
+        matches!(self, Self::Refused { status: 400, .. }) || self.is_unauthorized()
     }
 
     /// Sets the number of attempts.
@@ -96,7 +137,7 @@ impl FetchError {
     }
 
     /// Returns the exit code, and the error code for programs.
-    pub(super) fn class(&self) -> (u8, &'static str) {
+    pub(super) fn codes(&self) -> (u8, &'static str) {
         match self {
             Self::NoServer | Self::Identity(_) | Self::Address(_) => (1, "missing"),
             Self::NoToken | Self::WrongToken | Self::TokenFile(_) => (1, "token"),
@@ -111,7 +152,7 @@ impl FetchError {
                 422 => (3, "refused_by_server"),
                 _ => (2, "refused_by_server"),
             },
-            Self::NoSpec(_) | Self::WrongIdentity { .. } => (2, "wrong_answer"),
+            Self::NoSpec(_) | Self::TooLarge(_) | Self::WrongIdentity { .. } => (2, "wrong_answer"),
         }
     }
 
@@ -139,8 +180,9 @@ impl FetchError {
                 }
                 Self::Refused { status, .. } => match status {
                     400 | 401 => {
-                        "the token is not for this machine, or was signed with another key: create a \
-                         new one"
+                        "the server does not accept the token or the certificate of this machine: \
+                         create another token on the driver with `homestak token mint`, or run \
+                         `homestak node enrol NODE` there if the machine has enrolled"
                     }
                     403 => "the server does not permit this",
                     404 => "the server's site has no such spec: run `homestak spec list` there",
@@ -151,7 +193,7 @@ impl FetchError {
                     "--ca-cert and HOMESTAK_CA_CERT name a file with certificates (PEM)"
                 }
                 Self::Setup(_) => return None,
-                Self::NoSpec(_) => "check that this is a homestak server",
+                Self::NoSpec(_) | Self::TooLarge(_) => "check that this is a homestak server",
                 Self::WrongIdentity { .. } => "use --identity, or a token of this machine",
             }
             .to_owned(),

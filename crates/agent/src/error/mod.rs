@@ -1,18 +1,20 @@
 //! Errors, with exit codes and hints. They quote neither secrets nor the content of files.
 
 mod fetch;
+mod pull;
 
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use homestak_api::v1::AgentFailure;
-use homestak_core::converge::{Change, Step};
+use homestak_core::converge::{Change, ConvergeStep};
 use homestak_core::error::chain;
 use homestak_core::foreign::ForeignText;
 use serde_json::Value;
 
 pub(crate) use self::fetch::FetchError;
+pub(crate) use self::pull::{PullError, StatementError, UpdateError};
 use crate::process::ProcessError;
 
 /// The error code of a run that did everything except refused changes.
@@ -24,9 +26,12 @@ pub(crate) enum AgentError {
     #[error("no spec found at `{path}`")]
     NoSpec {
         path: String,
-        #[source]
-        source: std::io::Error,
+        /// Whether it would be the one that the agent stored.
+        is_own: bool,
     },
+    /// The cause names its path.
+    #[error("the spec cannot be read")]
+    UnreadableSpec(#[source] std::io::Error),
     #[error("the spec is invalid: {}", .0.join("; "))]
     WrongSpec(Vec<String>),
     /// The spec cannot be applied to this machine.
@@ -111,9 +116,14 @@ pub(crate) enum AgentError {
     Killed,
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    #[error(transparent)]
+    Pull(#[from] PullError),
     /// The same with exit code 1: for scripts, and for errors of this machine.
     #[error(transparent)]
     NotFetched(Box<Self>),
+    /// The same with exit code 2 instead of 1: of a pass.
+    #[error(transparent)]
+    NotPulled(Box<Self>),
     #[error("access state file `{path}`")]
     StateFile {
         path: String,
@@ -185,17 +195,39 @@ fn first_line(text: &str) -> &str {
 impl AgentError {
     /// Returns the exit code: 1 for wrong input, 2 for failures.
     pub(crate) fn code(&self) -> u8 {
-        self.class().0
+        self.codes().0
+    }
+
+    /// Returns whether the failure to obtain the spec is permanent: a retry cannot succeed.
+    pub(crate) fn is_permanent(&self) -> bool {
+        matches!(self, Self::Pull(error) if error.is_permanent())
+    }
+
+    /// Returns whether a server refused the token or the certificate of this machine.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(
+            self,
+            Self::Pull(PullError::Denied(_) | PullError::CertificateDenied(_))
+        )
+    }
+
+    /// Returns whether changes were reverted because no server was reached after them.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        match self {
+            Self::Reverted { first, .. } => first.is_cut_off(),
+            Self::Pull(PullError::CutOff { .. }) => true,
+            _ => false,
+        }
     }
 
     /// Returns the error code for programs.
-    pub(crate) fn word(&self) -> &'static str {
-        self.class().1
+    pub(crate) fn error_code(&self) -> &'static str {
+        self.codes().1
     }
 
-    fn class(&self) -> (u8, &'static str) {
+    fn codes(&self) -> (u8, &'static str) {
         match self {
-            Self::NoSpec { .. } => (1, "no_spec"),
+            Self::NoSpec { .. } | Self::UnreadableSpec(_) => (1, "no_spec"),
             Self::WrongSpec(_) => (1, "wrong_spec"),
             Self::Refused(_) => (2, "refused"),
             Self::PartlyRefused(_) => (2, PARTLY_REFUSED),
@@ -210,9 +242,11 @@ impl AgentError {
             Self::Step { .. } => (2, "step"),
             Self::Rejected { .. } => (2, "rejected"),
             Self::StillDiffers(_) => (2, "unsettled"),
-            Self::Incomplete { first, .. } | Self::Reverted { first, .. } => first.class(),
-            Self::Fetch(error) => error.class(),
-            Self::NotFetched(error) => (1, error.word()),
+            Self::Incomplete { first, .. } | Self::Reverted { first, .. } => first.codes(),
+            Self::Fetch(error) => error.codes(),
+            Self::Pull(error) => error.codes(),
+            Self::NotFetched(error) => (1, error.error_code()),
+            Self::NotPulled(error) => (error.code().max(2), error.error_code()),
             Self::Unconfirmed { .. } | Self::Interrupted(_) => (2, "reverted"),
             Self::AwaitingConfirmation(_) => (2, "unconfirmed"),
             Self::NoJob(_) => (1, "no_job"),
@@ -259,7 +293,7 @@ impl AgentError {
         AgentFailure {
             phase: Some("config".to_owned()),
             success: false,
-            error: self.word().to_owned(),
+            error: self.error_code().to_owned(),
             message: self.message(),
             code: Some(self.code()),
         }
@@ -283,16 +317,16 @@ impl AgentError {
         matches!(verb, "start" | "restart" | "reload").then_some(unit)
     }
 
-    /// Tells whether a completed step was undone because of this error.
-    pub(crate) fn reverts(&self, step: &Step) -> bool {
+    /// Returns whether a completed step was undone because of this error.
+    pub(crate) fn reverts(&self, step: &ConvergeStep) -> bool {
         let Self::Rejected { unit, paths, .. } = self else {
             return false;
         };
         match step {
-            Step::Write { path, .. } => paths.contains(path),
-            Step::Restart { unit: one }
-            | Step::Reload { unit: one }
-            | Step::Start { unit: one } => one == unit,
+            ConvergeStep::Write { path, .. } => paths.contains(path),
+            ConvergeStep::Restart { unit: one }
+            | ConvergeStep::Reload { unit: one }
+            | ConvergeStep::Start { unit: one } => one == unit,
             _ => false,
         }
     }
@@ -301,7 +335,8 @@ impl AgentError {
         match self {
             Self::Incomplete { first, .. } | Self::Reverted { first, .. } => first.hint(),
             Self::Fetch(error) => error.hint(),
-            Self::NotFetched(error) => error.hint(),
+            Self::Pull(error) => error.hint(),
+            Self::NotFetched(error) | Self::NotPulled(error) => error.hint(),
             Self::Write { path, source } | Self::StateFile { path, source } => {
                 io_hint(path, source)
             }
@@ -319,7 +354,12 @@ impl AgentError {
                 "confirm them with `homestak-agent job confirm --id {job}`, or wait until they are reverted"
             )),
             Self::Killed => Some("run it again to continue".to_owned()),
+            Self::NoSpec { is_own: true, .. } => Some(
+                "fetch one with `homestak spec get`, or run `homestak manifest apply` on a driver"
+                    .to_owned(),
+            ),
             Self::NoSpec { .. }
+            | Self::UnreadableSpec(_)
             | Self::WrongSpec(_)
             | Self::Refused(_)
             | Self::PartlyRefused(_)

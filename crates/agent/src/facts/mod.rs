@@ -14,10 +14,10 @@ use homestak_core::converge::{
 };
 
 pub(crate) use self::network::network;
-pub(crate) use self::system::{Accounts, hostname, rows, sysctl_path};
+pub(crate) use self::system::{Accounts, hostname, parse_account_rows, sysctl_path};
 use crate::error::AgentError;
 use crate::path::{self, Entry, PathError, WritableBy};
-use crate::process;
+use crate::systemctl;
 
 /// Larger files are not managed.
 pub(crate) const LARGEST_FILE: u64 = 4 << 20;
@@ -265,14 +265,13 @@ fn units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
         return Ok(BTreeMap::new());
     }
     let mut words = vec![
-        "systemctl",
         "show",
         "--no-pager",
         "--property=LoadState,UnitFileState,ActiveState,TriggeredBy",
         "--",
     ];
     words.extend(wanted.iter().map(String::as_str));
-    let text = process::run_ok(&words)?;
+    let text = systemctl::run_ok(&words)?;
     // One block per unit, in the order of the arguments.
     let blocks = text.split("\n\n");
     let mut known = BTreeMap::new();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::AgentError;
 use crate::process;
 
-/// Observes the network, except its manager.
+/// Observes the network, except its manager; the caller determines the manager.
 pub(crate) fn network() -> Result<NetworkFact, AgentError> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let routes = fs_err::read_to_string("/proc/net/route").unwrap_or_default();
@@ -51,7 +51,7 @@ fn default_route(table: &str) -> Option<(String, Option<String>)> {
         };
         let up = u32::from_str_radix(flags, 16).ok()? & 1 == 1;
         let everywhere = *to == "00000000" && *mask == "00000000";
-        // A number in the byte order of this machine, whose bytes are in network order.
+        // Printed as a native-endian integer; its bytes in memory are in network order.
         let gateway = u32::from_str_radix(gateway, 16).ok()?;
         let gateway = (gateway != 0).then(|| Ipv4Addr::from(gateway.to_ne_bytes()).to_string());
         let metric: u32 = metric.parse().ok()?;

@@ -32,6 +32,7 @@ pub(crate) fn hostname() -> String {
     uname.nodename().to_string_lossy().into_owned()
 }
 
+/// The installed packages, and the errors in the package database, one per line.
 type Packages = (BTreeMap<String, PackageFact>, String);
 
 /// Returns which of the packages are installed, and the errors in the package database. It is read
@@ -39,7 +40,7 @@ type Packages = (BTreeMap<String, PackageFact>, String);
 pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError> {
     let path = "/var/lib/dpkg/status";
     let bytes = fs_err::read(path).map_err(AgentError::observe("packages"))?;
-    let (known, mut errors) = read_packages(&String::from_utf8_lossy(&bytes), wanted);
+    let (installed, mut errors) = read_packages(&String::from_utf8_lossy(&bytes), wanted);
     let interrupted = fs_err::read_dir("/var/lib/dpkg/updates")
         .into_iter()
         .flatten()
@@ -51,14 +52,14 @@ pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError
     if interrupted {
         errors.push("dpkg was interrupted".to_owned());
     }
-    Ok((known, errors.join("\n")))
+    Ok((installed, errors.join("\n")))
 }
 
 fn read_packages(
     text: &str,
     wanted: &BTreeSet<String>,
 ) -> (BTreeMap<String, PackageFact>, Vec<String>) {
-    let mut known = BTreeMap::new();
+    let mut installed = BTreeMap::new();
     let mut errors = Vec::new();
     for block in text.split("\n\n") {
         let [mut name, mut status, mut architecture, mut version] = [""; 4];
@@ -81,7 +82,7 @@ fn read_packages(
                 for name in [name.to_owned(), format!("{name}:{architecture}")] {
                     if wanted.contains(&name) {
                         let version = version.to_owned();
-                        known.insert(name, PackageFact { version });
+                        installed.insert(name, PackageFact { version });
                     }
                 }
             }
@@ -92,11 +93,12 @@ fn read_packages(
             errors.push(format!("{name} must be installed again"));
         }
     }
-    (known, errors)
+    (installed, errors)
 }
 
-/// Reads an account database. Users can write some of its columns, also with invalid UTF-8.
-pub(crate) fn rows(bytes: &[u8]) -> Vec<Vec<String>> {
+/// Parses `passwd`, `group` or `shadow` into rows of columns. Users can set some columns (`chfn`),
+/// even to invalid UTF-8.
+pub(crate) fn parse_account_rows(bytes: &[u8]) -> Vec<Vec<String>> {
     let text = String::from_utf8_lossy(bytes);
     text.split('\n')
         .map(|line| line.split(':').map(str::to_owned).collect())
@@ -107,23 +109,24 @@ pub(crate) fn rows(bytes: &[u8]) -> Vec<Vec<String>> {
 pub(crate) struct Accounts {
     users: Vec<Vec<String>>,
     groups: Vec<Vec<String>>,
-    ends: BTreeMap<String, i64>,
+    /// The day on which each account expires, in days since 1970.
+    expiry_days: BTreeMap<String, i64>,
 }
 
 impl Accounts {
     pub(crate) fn read() -> Result<Self, AgentError> {
         let table = |path: &str| {
             let bytes = fs_err::read(path).map_err(AgentError::observe(&format!("`{path}`")));
-            bytes.map(|bytes| rows(&bytes))
+            bytes.map(|bytes| parse_account_rows(&bytes))
         };
-        let ends = table("/etc/shadow")?
+        let expiry_days = table("/etc/shadow")?
             .iter()
             .filter_map(|row| Some((row.first()?.clone(), row.get(7)?.parse().ok()?)))
             .collect();
         Ok(Self {
             users: table("/etc/passwd")?,
             groups: table("/etc/group")?,
-            ends,
+            expiry_days,
         })
     }
 
@@ -144,7 +147,7 @@ impl Accounts {
             home: row.get(5)?.clone(),
             shell: row.get(6)?.clone(),
             groups: groups.filter_map(|row| row.first().cloned()).collect(),
-            expired: self.ends.get(name).is_some_and(|end| *end <= today),
+            expired: self.expiry_days.get(name).is_some_and(|day| *day <= today),
         })
     }
 
@@ -194,10 +197,11 @@ fn name_of(rows: &[Vec<String>], id: u32) -> String {
         .unwrap_or_else(|| format!("#{id}"))
 }
 
-type Sshd = (Option<BTreeMap<String, Vec<String>>>, String);
+/// The settings of the SSH server (`None`: not installed), and its error or an empty string.
+type SshdSettings = (Option<BTreeMap<String, Vec<String>>>, String);
 
-/// Returns the effective settings of the SSH server, or its error.
-pub(super) fn sshd() -> Result<Sshd, AgentError> {
+/// Returns the effective settings of the SSH server.
+pub(super) fn sshd() -> Result<SshdSettings, AgentError> {
     if !Path::new("/usr/sbin/sshd").exists() {
         return Ok((None, String::new()));
     }
@@ -248,15 +252,15 @@ pub(super) fn readonly_sysctl(key: &str) -> Option<String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Accounts, BTreeMap, read_packages, rows};
+    use super::{Accounts, BTreeMap, parse_account_rows, read_packages};
 
     #[test]
     fn invalid_utf8_in_one_account_hides_no_other() {
         let users = b"root:x:0:0::/root:/bin/bash\nalice:x:1001:1001:\xff:/home/alice:/bin/sh\nbob:x:1002:1002::/home/bob:/bin/sh\n";
         let accounts = Accounts {
-            users: rows(users),
-            groups: rows(b"root:x:0:\nalice:x:1001:\xe9\nbob:x:1002:\n"),
-            ends: BTreeMap::new(),
+            users: parse_account_rows(users),
+            groups: parse_account_rows(b"root:x:0:\nalice:x:1001:\xe9\nbob:x:1002:\n"),
+            expiry_days: BTreeMap::new(),
         };
         assert_eq!(accounts.user("alice").unwrap().home, "/home/alice");
         assert_eq!(accounts.ids("bob", ""), Some((1002, 1002)));
@@ -269,10 +273,10 @@ mod tests {
         let wanted: BTreeSet<String> = ["tree", "tree:amd64", "cron", "sudo"]
             .map(str::to_owned)
             .into();
-        let (known, errors) = read_packages(text, &wanted);
-        let names: Vec<_> = known.keys().cloned().collect();
+        let (installed, errors) = read_packages(text, &wanted);
+        let names: Vec<_> = installed.keys().cloned().collect();
         assert_eq!(names, ["tree", "tree:amd64"]);
-        assert_eq!(known["tree"].version, "2.1.0-1");
+        assert_eq!(installed["tree"].version, "2.1.0-1");
         assert_eq!(
             errors,
             ["sudo is half installed", "sudo must be installed again"]

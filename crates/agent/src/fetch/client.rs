@@ -1,24 +1,15 @@
-//! The request for a spec, repeated while the server is unreachable. No redirects, no proxy, at most
-//! 16 MiB.
-
-use std::time::Duration;
+//! The request for a spec, repeated while the server is unreachable.
 
 use homestak_api::probe;
-use homestak_api::trust::{self, Fingerprint, Trust};
+use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::secrets::Secret;
 use homestak_core::error::chain;
 use reqwest::Url;
 use reqwest::header::ACCEPT;
-use serde::Deserialize;
 
 use crate::args::FetchArgs;
 use crate::error::{AgentError, FetchError};
-use crate::{clock, ui};
-
-/// The timeout of a request.
-const TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest spec.
-const MAX_SIZE: usize = 16 << 20;
+use crate::{clock, http, ui};
 
 /// A request for the spec of a machine.
 pub(super) struct SpecRequest {
@@ -29,22 +20,8 @@ pub(super) struct SpecRequest {
     pub(super) trust: Option<Trust>,
 }
 
-/// The body of an error response.
-#[derive(Debug, Default, Deserialize)]
-struct ErrorResponse {
-    #[serde(default)]
-    error: ErrorBody,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ErrorBody {
-    code: String,
-    message: String,
-}
-
 /// Returns host and port of a server.
-pub(super) fn host_and_port(server: &str) -> Result<(String, u16), FetchError> {
+pub(crate) fn host_and_port(server: &str) -> Result<(String, u16), FetchError> {
     let plain = |url: &Url| {
         let secret = !url.username().is_empty() || url.password().is_some();
         let more = url.query().is_some() || url.fragment().is_some();
@@ -67,10 +44,7 @@ pub(super) fn fetch(
     args: &FetchArgs,
     trusted: impl Fn(Fingerprint) -> Result<(), AgentError>,
 ) -> Result<String, AgentError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| FetchError::Setup(error.to_string()))?;
+    let runtime = http::runtime()?;
     let mut attempt = 1;
     let mut pause = args.wait;
     loop {
@@ -82,7 +56,7 @@ pub(super) fn fetch(
                     response,
                     Err(FetchError::Unreachable { .. } | FetchError::Certificate { .. })
                 );
-                if let (Trust::Pinned(fingerprint), false) = (trust, lost) {
+                if let (Some(fingerprint), false) = (pinned(&trust), lost) {
                     trusted(fingerprint)?;
                 }
                 response
@@ -123,59 +97,25 @@ fn trust_of(request: &SpecRequest) -> Result<Trust, FetchError> {
     Ok(Trust::Pinned(shown))
 }
 
+/// Returns the fingerprint that a server was recognised by.
+fn pinned(trust: &Trust) -> Option<Fingerprint> {
+    match trust {
+        Trust::Pinned(fingerprint) => Some(*fingerprint),
+        Trust::Site(fingerprints) | Trust::SiteSince(fingerprints, _) => {
+            fingerprints.first().copied()
+        }
+        Trust::WebPki | Trust::Authority(_) => None,
+    }
+}
+
 async fn send(request: &SpecRequest, trust: &Trust) -> Result<String, FetchError> {
     let server = &request.server;
-    let lost = |error: reqwest::Error| unreachable(server, &error);
-    let config = trust::client_config(trust).map_err(FetchError::Trust)?;
-    let client = reqwest::Client::builder()
-        .tls_backend_preconfigured(config)
-        .http1_only()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(TIMEOUT)
-        .build()
-        .map_err(|error| FetchError::Setup(error.to_string()))?;
+    let client = http::client(trust, None)?;
     let request = client
         .get(format!("{server}/spec/{}", request.identity))
         .header(ACCEPT, "application/json")
         .bearer_auth(request.token.expose());
-    let mut response = request.send().await.map_err(lost)?;
-    let status = response.status();
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(lost)? {
-        if body.len() + chunk.len() > MAX_SIZE {
-            return Err(FetchError::NoSpec(vec![
-                "the response is larger than 16 MiB".to_owned(),
-            ]));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    if status.is_success() {
-        let text = String::from_utf8(body);
-        return text.map_err(|_| FetchError::NoSpec(vec!["the response is not UTF-8".to_owned()]));
-    }
-    let response_error: ErrorResponse = serde_json::from_slice(&body).unwrap_or_default();
-    Err(FetchError::Refused {
-        server: server.clone(),
-        status: status.as_u16(),
-        code: response_error.error.code,
-        message: response_error.error.message,
-    })
-}
-
-/// Classifies a failed request.
-fn unreachable(server: &str, error: &reqwest::Error) -> FetchError {
-    let whole = chain(error);
-    // Without the URL, which is in the message already.
-    let why = whole.split_once("): ").map_or(&*whole, |(_, why)| why);
-    let server = server.to_owned();
-    let why = why.to_owned();
-    if trust::is_untrusted(error) {
-        return FetchError::Certificate { server, why };
-    }
-    FetchError::Unreachable {
-        server,
-        attempts: 1,
-        why,
-    }
+    let answer = http::send(server, request).await?;
+    String::from_utf8(answer.body)
+        .map_err(|_| FetchError::NoSpec(vec!["the response is not UTF-8".to_owned()]))
 }

@@ -2,7 +2,7 @@
 //!
 //! The token is only sent to a trusted server, and appears in no message.
 
-mod client;
+pub(crate) mod client;
 mod trust;
 
 use std::io::Write as _;
@@ -18,10 +18,8 @@ use crate::spec::{self, Spec};
 use crate::{facts, settings, state, ui};
 use client::SpecRequest;
 
-/// The phase in markers of failure.
-const PHASE: &str = "fetch";
-
-/// Fetches the spec of this machine.
+/// Fetches the spec of this machine: with its certificate if it has enrolled (`registered`) and
+/// neither a token nor a server is given, otherwise with its token.
 ///
 /// Exit code: 0 fetched; 1 missing settings, or the token was refused (400, 401); 2 the server is
 /// unreachable or has no spec (403, 404, 500); 3 the server's spec is invalid (422).
@@ -29,17 +27,30 @@ pub(crate) fn get(
     args: &FetchArgs,
     kind: &Kind<AgentOutput<SpecFetched>>,
     json: bool,
+    registered: fn() -> Result<Option<String>, AgentError>,
 ) -> Result<u8, AgentError> {
     let stored = args.output.is_none();
     if stored && settings::require_root().is_err() {
         return Err(FetchError::NotRoot.into());
     }
-    let fetched = fetch(args, stored).and_then(|spec| {
+    let names_source = args.token.is_some()
+        || args.token_file.is_some()
+        || args.server.is_some()
+        || args.identity.is_some();
+    let text = match names_source || settings::require_root().is_err() {
+        true => Ok(None),
+        false => registered(),
+    };
+    let fetched = text.and_then(|text| match text {
+        Some(text) => spec::parse("the spec of the server", text),
+        None => fetch(args, stored),
+    });
+    let fetched = fetched.and_then(|spec| {
         let path = write_spec(args, &spec)?;
         Ok((spec, path))
     });
     if stored {
-        mark(fetched.as_ref().err());
+        mark(fetched.as_ref().err(), false);
     }
     let (spec, path) = fetched.map_err(|error| match error {
         AgentError::Fetch(_) => error,
@@ -65,9 +76,10 @@ pub(crate) fn get(
     Ok(0)
 }
 
-/// Writes or removes the marker of failure for whoever waits for this machine. Markers of other phases
-/// are not changed.
-fn mark(error: Option<&AgentError>) {
+/// Writes or removes the marker of failure, which `status` shows. Markers of other phases are not
+/// changed. On a machine whose spec was applied, only a permanent failure is one of the machine: it
+/// receives no other spec.
+pub(crate) fn mark(error: Option<&AgentError>, is_permanent: bool) {
     // A run in progress writes a marker of its own.
     let Ok(Some(_lock)) = state::try_lock(state::LOCK) else {
         return;
@@ -75,10 +87,12 @@ fn mark(error: Option<&AgentError>) {
     let (complete, failed) = state::markers();
     let ours = failed
         .as_ref()
-        .is_none_or(|failed| failed["phase"] == PHASE);
+        .is_none_or(|failed| failed["phase"] == state::FETCH);
     // A failure to write the marker does not affect the spec.
     _ = match error {
-        Some(error) if complete.is_none() && ours => state::fail_in(PHASE, error, ""),
+        Some(error) if (complete.is_none() || is_permanent) && ours => {
+            state::fail_in(state::FETCH, error, "")
+        }
         None if failed.is_some() && ours => state::remove(state::FAILED),
         _ => Ok(()),
     };
@@ -146,7 +160,8 @@ fn request(args: &FetchArgs) -> Result<SpecRequest, AgentError> {
     let server = server.ok_or(FetchError::NoServer)?;
     let server = server.trim_end_matches('/').to_owned();
     client::host_and_port(&server)?;
-    let identity = args.identity.clone().unwrap_or_else(facts::hostname);
+    let identity = args.identity.clone().or_else(settings::identity);
+    let identity = identity.unwrap_or_else(|| node_name(&facts::hostname()));
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let not_dots = identity.bytes().any(|byte| byte != b'.');
     if !not_dots || !identity.bytes().all(fits) {
@@ -158,6 +173,13 @@ fn request(args: &FetchArgs) -> Result<SpecRequest, AgentError> {
         server,
         identity,
     })
+}
+
+/// Returns the name of the node with a host name, which may include the domain and is not case
+/// sensitive.
+fn node_name(hostname: &str) -> String {
+    let (name, _) = hostname.split_once('.').unwrap_or((hostname, ""));
+    name.to_ascii_lowercase()
 }
 
 fn token(args: &FetchArgs) -> Result<Secret, AgentError> {

@@ -14,8 +14,9 @@ const SERVERS: &str = "servers.json";
 
 /// Returns what to trust. `None` trusts the certificate that the server presents.
 pub(super) fn trust(args: &FetchArgs, server: &str) -> Result<Option<Trust>, AgentError> {
+    // Of the server's certificate, or of the authority of its site.
     let pinned = |text: String| match Fingerprint::parse(&text) {
-        Some(fingerprint) => Ok(Some(Trust::Pinned(fingerprint))),
+        Some(fingerprint) => Ok(Some(Trust::Site(vec![fingerprint]))),
         None => Err(FetchError::Fingerprint.into()),
     };
     if let Some(fingerprint) = &args.fingerprint {

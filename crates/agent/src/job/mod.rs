@@ -120,7 +120,7 @@ pub(crate) fn run_manually(
     json: bool,
 ) -> Result<u8, AgentError> {
     require_root()?;
-    let job = Job::new(&format!("by-hand-{}", clock::now().as_millisecond()));
+    let job = Job::new(&format!("manual-{}", clock::now().as_millisecond()));
     let listener = if json { print_progress } else { print_all };
     let name = spec.name.clone();
     let result = carry_out(&job, || Ok(spec), options, listener)?;
@@ -297,8 +297,8 @@ fn code_of(result: &Value) -> u8 {
     u8::try_from(code).unwrap_or(2)
 }
 
-/// Prints a keepalive event every few seconds, so that a driver can tell a long job from an unreachable
-/// node. Ends with the process.
+/// Prints a keepalive event every few seconds, so that a driver can distinguish a long job from an
+/// unreachable node. Ends with the process.
 fn send_keepalives() {
     // Without a thread, the driver times out later.
     _ = std::thread::Builder::new().spawn(|| {

@@ -1,21 +1,21 @@
 //! The worker of a job: records its events, saves what risky steps change before the first of them,
 //! and waits for the confirmation.
 
-use homestak_core::converge::{Change, Decision, Event, Facts, State, Step};
+use homestak_core::converge::{Change, ConvergeStep, Decision, Event, Facts, State};
 use serde_json::Value;
 
 use super::OPTIONS;
-use crate::apply::Observer;
+use crate::apply::ApplyObserver;
 use crate::args::ApplyOptions;
 use crate::converge::{ConvergeReport, converge};
 use crate::error::AgentError;
 use crate::spec;
 use crate::state::job::{EventLog, Job, SPEC, Verdict};
-use crate::undo::{self, UndoRecord};
+use crate::undo::{self, Confirmation};
 
 /// Executes a job.
 pub(super) fn work(job: &Job) -> Result<u8, AgentError> {
-    let _span = tracing::info_span!("job", id = job.id).entered();
+    let _span = tracing::error_span!("job", id = job.id).entered();
     let _alive = job.start()?;
     let options: ApplyOptions = job.read(OPTIONS)?;
     let mut worker = Worker::new(job, &options, EventLog::open(job, None));
@@ -38,27 +38,23 @@ pub(super) fn work(job: &Job) -> Result<u8, AgentError> {
 
 /// The worker of a job.
 pub(super) struct Worker<'a> {
-    job: &'a Job,
     options: &'a ApplyOptions,
     log: EventLog,
-    record: Option<UndoRecord>,
+    confirmation: Confirmation<'a>,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(job: &'a Job, options: &'a ApplyOptions, log: EventLog) -> Self {
         Self {
-            job,
             options,
             log,
-            record: None,
+            confirmation: Confirmation::new(job),
         }
     }
 
     /// Ends the job, and returns its result.
     pub(super) fn end(mut self, done: Result<ConvergeReport, AgentError>) -> Value {
-        if self.record.take().is_some() {
-            undo::forget(self.job);
-        }
+        self.confirmation.end();
         let success = done.is_ok();
         let result = match done {
             Ok(done) => done.result(),
@@ -70,13 +66,13 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl Observer for Worker<'_> {
+impl ApplyObserver for Worker<'_> {
     fn started(&mut self, changes: &[Change]) {
         let changes = changes.to_vec();
         self.log.write(Event::Changes { changes });
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &ConvergeStep) {
         let description = step.description().into();
         self.log.write(Event::Step { description });
     }
@@ -88,31 +84,24 @@ impl Observer for Worker<'_> {
         back: State,
     ) -> Result<(), AgentError> {
         if self.options.confirm.is_some() && decision.could_lock_out(&self.options.caller) {
-            self.record = Some(undo::prepare(self.job, decision, facts, back)?);
+            self.confirmation.prepare(decision, facts, back)?;
         }
         Ok(())
     }
 
     fn verified(&mut self) -> Result<(), AgentError> {
-        let (Some(within), Some(_)) = (self.options.confirm, &self.record) else {
+        let (Some(within), true) = (self.options.confirm, self.confirmation.is_required()) else {
             return Ok(());
         };
-        let request = self.job.request_confirmation(within)?;
-        self.log.write(Event::Confirm { within });
-        match self.job.await_verdict(&request)? {
+        let log = &mut self.log;
+        let requested = || log.write(Event::Confirm { within });
+        match self.confirmation.request(within, requested)? {
             Verdict::Confirmed => Ok(()),
             Verdict::Reverted => Err(AgentError::Unconfirmed { within }),
         }
     }
 
     fn failed(&mut self, error: AgentError) -> AgentError {
-        let Some(record) = &self.record else {
-            return error;
-        };
-        // Confirmed changes are never reverted.
-        match self.job.decide(Verdict::Reverted) {
-            Ok(Verdict::Confirmed) => error,
-            Ok(Verdict::Reverted) | Err(_) => undo::revert(self.job, record, error, &mut self.log),
-        }
+        self.confirmation.failed(error, &mut self.log)
     }
 }

@@ -12,7 +12,7 @@ const DRIFT: &str = "drift.json";
 const CORRECTING: &str = "mending";
 pub(crate) const WATCH: &str = "watch.lock";
 
-/// Takes the run lock for the watch, and tells whether its last correction was interrupted.
+/// Takes the run lock for the watch, and returns whether its last correction was interrupted.
 pub(crate) fn lock() -> Result<(File, bool), AgentError> {
     let lock = try_lock(LOCK)?.ok_or(AgentError::Busy)?;
     // Unconfirmed changes may still be reverted.
@@ -27,7 +27,7 @@ pub(crate) fn lock_watch() -> Result<Option<File>, AgentError> {
     try_lock(WATCH)
 }
 
-/// Tells whether the machine is watched.
+/// Returns whether the machine is watched.
 pub(crate) fn is_watched() -> bool {
     let lock = fs_err::File::open(file(WATCH)).map(fs_err::File::into_file);
     lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))

@@ -96,7 +96,7 @@ impl Job {
         Ok(file)
     }
 
-    /// Tells whether the job is being created or executed.
+    /// Returns whether the job is being created or executed.
     pub(crate) fn is_active(&self) -> bool {
         let is_locked = |name: &str| {
             let file = fs_err::File::open(self.path(name));
@@ -119,7 +119,7 @@ impl Job {
         self.path(ALIVE).exists()
     }
 
-    /// Takes over the job once its worker is gone. `None` if it never had one.
+    /// Takes over the job once its worker has ended. `None` if it never had one.
     pub(crate) fn take_over(&self, wait: Wait) -> Result<Option<File>, AgentError> {
         let failed = self.failed(ALIVE);
         let file = match fs_err::File::open(self.path(ALIVE)) {

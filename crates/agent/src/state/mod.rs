@@ -1,5 +1,5 @@
 //! The agent's state under `/usr/local/etc/homestak/state`: specs, markers, locks. Only root may read
-//! it, since it holds secrets and whoever can open a lock can hold it.
+//! it: it contains secrets, and any process that can open a lock file can lock it.
 
 pub(crate) mod drift;
 pub(crate) mod job;
@@ -38,6 +38,8 @@ const STATE: &str = "converge.json";
 pub(crate) const COMPLETE: &str = "config-complete.json";
 /// The marker of failure.
 pub(crate) const FAILED: &str = "config-failed.json";
+/// The phase of failures to obtain a spec, in the marker.
+pub(crate) const FETCH: &str = "fetch";
 /// Locked by the current run.
 pub(crate) const LOCK: &str = "lock";
 const UNCONFIRMED: &str = "unconfirmed";
@@ -61,7 +63,7 @@ pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError {
     AgentError::state_file(file(name))
 }
 
-/// Tells whether the state can be read, or does not exist.
+/// Returns whether the state can be read, or does not exist.
 pub(crate) fn is_readable() -> bool {
     let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
     !fs_err::read_dir(file("")).err().is_some_and(denied)
@@ -251,7 +253,7 @@ pub(crate) fn lock() -> Result<File, AgentError> {
     Ok(file)
 }
 
-/// Locks a file. `None` if another process holds it.
+/// Locks a file. `None` if it is locked by another process.
 pub(crate) fn try_lock(name: &str) -> Result<Option<File>, AgentError> {
     let path = file(name);
     if let Some(parent) = path.parent() {
@@ -343,7 +345,7 @@ pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(),
     let marker = json!({
         "phase": phase,
         "status": "failed",
-        "error": error.word(),
+        "error": error.error_code(),
         "code": error.code(),
         "message": message,
         "node": hostname(),
@@ -353,8 +355,13 @@ pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(),
         "last_attempt": now,
     });
     let text = format!("{marker:#}\n");
+    // That no spec was obtained does not change what the last one made of the machine.
+    let kept = match phase == FETCH {
+        true => Ok(()),
+        false => remove(COMPLETE),
+    };
     // The disk may be full or read-only.
-    let done = remove(COMPLETE).and_then(|()| write(FAILED, &text));
+    let done = kept.and_then(|()| write(FAILED, &text));
     if done.is_err() {
         let path = Path::new(FAILED_ELSEWHERE);
         return files::write(path, text.as_bytes(), 0o600).map_err(failed(FAILED));

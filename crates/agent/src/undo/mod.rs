@@ -1,6 +1,7 @@
 //! Changes that could make the node unreachable: everything they change is saved, and restored unless
 //! they are confirmed, also after a reboot or when the agent is killed. Packages are not reverted.
 
+mod confirmation;
 mod processes;
 mod restore;
 mod unit;
@@ -9,15 +10,16 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::Duration;
 
-use homestak_core::converge::{Decision, Event, Facts, State, Step, UndoPlan};
+use homestak_core::converge::{ConvergeStep, Decision, Event, Facts, State, UndoPlan};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::confirmation::Confirmation;
 use self::restore::SavedPath;
 use crate::apply::NoObserver;
 use crate::converge::converge;
 use crate::error::AgentError;
 use crate::state::job::{EventLog, Job, SPEC, Verdict, Wait};
-use crate::{clock, spec, state};
+use crate::{clock, process, spec, state};
 
 const UNDO: &str = "undo.json";
 /// Copies of files.
@@ -29,10 +31,11 @@ const REVERT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Everything that is needed to revert a job's changes.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct UndoRecord {
+struct UndoRecord {
     /// The recorded state before.
     state: State,
-    way: UndoPlan,
+    #[serde(rename = "way")]
+    plan: UndoPlan,
     #[serde(rename = "found")]
     paths: BTreeMap<String, SavedPath>,
     /// Descriptions of the steps.
@@ -45,27 +48,27 @@ pub(crate) struct UndoRecord {
 }
 
 /// Saves what a decision changes, and installs the unit that restores it if the agent is killed.
-pub(crate) fn prepare(
+fn prepare(
     job: &Job,
     decision: &Decision,
     facts: &Facts,
     state: State,
 ) -> Result<UndoRecord, AgentError> {
-    let way = UndoPlan::new(&decision.steps, facts);
+    let plan = UndoPlan::new(&decision.steps, facts);
     let copies = job.path(BEFORE);
     state::make_directory(&copies).map_err(job.failed(BEFORE))?;
-    let paths = restore::save(&way, &copies).map_err(job.failed(BEFORE))?;
-    let own = |step: &&Step| !step.follows_files();
+    let paths = restore::save(&plan, &copies).map_err(job.failed(BEFORE))?;
+    let own = |step: &&ConvergeStep| !step.follows_files();
     let dangers = decision.dangers().into_iter();
     let record = UndoRecord {
         state,
-        way,
+        plan,
         paths,
         steps: decision
             .steps
             .iter()
             .filter(own)
-            .map(Step::description)
+            .map(ConvergeStep::description)
             .collect(),
         dangers: dangers
             .map(|danger| danger.description().to_owned())
@@ -82,7 +85,7 @@ pub(crate) fn prepare(
 }
 
 /// Deletes what was saved: the changes are confirmed or reverted.
-pub(crate) fn forget(job: &Job) {
+fn forget(job: &Job) {
     // In this order: an unconfirmed job must have everything that reverts it.
     _ = state::clear_unconfirmed();
     unit::remove(&job.id);
@@ -100,12 +103,11 @@ fn forget_copies() {
 }
 
 /// Reverts all changes, and returns the error to report.
-pub(crate) fn revert(
-    job: &Job,
-    record: &UndoRecord,
-    first: AgentError,
-    log: &mut EventLog,
-) -> AgentError {
+fn revert(job: &Job, record: &UndoRecord, first: AgentError, log: &mut EventLog) -> AgentError {
+    process::without_time_limit(|| revert_all(job, record, first, log))
+}
+
+fn revert_all(job: &Job, record: &UndoRecord, first: AgentError, log: &mut EventLog) -> AgentError {
     let first = match first {
         AgentError::Incomplete { first, .. } => first,
         other => Box::new(other),
@@ -127,6 +129,11 @@ pub(crate) fn revert(
             failures.add(error.message(), false);
         }
         n_attempts += 1;
+        if n_attempts == 1 {
+            for error in &failures.messages {
+                tracing::warn!(error, "not reverted yet");
+            }
+        }
         if failures.messages.is_empty() || n_attempts >= ATTEMPTS && !failures.transient {
             break failures.messages;
         }
@@ -150,8 +157,8 @@ pub(crate) fn lock() -> Result<File, AgentError> {
     Ok(lock)
 }
 
-/// Returns an error if changes of an earlier run await confirmation; reverts them if their worker is
-/// gone. The caller holds the run lock.
+/// Returns an error if changes of an earlier run await confirmation; reverts them if their worker
+/// has ended. The caller holds the run lock.
 fn require_none() -> Result<(), AgentError> {
     let Some(id) = state::unconfirmed() else {
         forget_copies();
@@ -165,9 +172,9 @@ fn require_none() -> Result<(), AgentError> {
     Ok(())
 }
 
-/// Waits until the worker of a job is gone, and reverts its changes if they were not confirmed.
+/// Waits until the worker of a job has ended, and reverts its changes if they were not confirmed.
 pub(crate) fn guard(job: &Job) -> Result<u8, AgentError> {
-    let _span = tracing::info_span!("job", id = job.id).entered();
+    let _span = tracing::error_span!("job", id = job.id).entered();
     let _alive = job.take_over(Wait::UntilFree)?;
     if state::unconfirmed().as_ref() != Some(&job.id) {
         unit::remove(&job.id);
@@ -184,7 +191,7 @@ pub(crate) fn guard(job: &Job) -> Result<u8, AgentError> {
     Ok(0)
 }
 
-/// Finishes a job whose worker is gone. The caller holds the run lock and that of the job.
+/// Finishes a job whose worker has ended. The caller holds the run lock and that of the job.
 fn resume(job: &Job) -> Result<(), AgentError> {
     let mut log = EventLog::open(job, None);
     let record: UndoRecord = match job.read(UNDO) {

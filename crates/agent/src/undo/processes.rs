@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock;
 
-/// Ends all processes of a user, and tells whether none is left.
+/// Ends all processes of a user, and returns whether none is left.
 pub(super) fn end(user: u32) -> bool {
     for _ in 0..50 {
         let all = of(user);
@@ -33,7 +33,7 @@ fn of(user: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// Tells whether a running process has a UID.
+/// Returns whether a running process has a UID.
 fn is_of(status: &[u8], user: u32) -> bool {
     let status = String::from_utf8_lossy(status);
     let value = |name: &str| {
@@ -45,7 +45,7 @@ fn is_of(status: &[u8], user: u32) -> bool {
     !ended && value("Uid:").is_some_and(|ids| ids.split_whitespace().any(|id| id == user))
 }
 
-/// Tells whether a process runs in a container of root: in another PID namespace, but in our user
+/// Returns whether a process runs in a container of root: in another PID namespace, but in our user
 /// namespace. Users cannot create the former without the latter.
 fn is_contained(number: i32) -> bool {
     let same = |kind: &str| {

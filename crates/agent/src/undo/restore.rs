@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Result};
 use std::path::Path;
 
 use homestak_api::durable::Access;
-use homestak_core::converge::{NetworkFact, Step, UndoPlan};
+use homestak_core::converge::{ConvergeStep, NetworkFact, UndoPlan};
 use serde::{Deserialize, Serialize};
 
 use super::{UndoRecord, processes};
@@ -15,7 +15,7 @@ use crate::facts::{Accounts, LARGEST_FILE, network};
 use crate::files::{self, Staged};
 use crate::path::{self, Directory, PathError, WritableBy};
 use crate::step;
-use crate::{clock, process, state};
+use crate::{clock, process, state, systemctl};
 
 /// What was at a path before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,10 +42,10 @@ pub(super) enum SavedPath {
 }
 
 /// Saves what is at the paths that are to be restored, and syncs the copies.
-pub(super) fn save(way: &UndoPlan, copies: &Path) -> Result<BTreeMap<String, SavedPath>> {
+pub(super) fn save(plan: &UndoPlan, copies: &Path) -> Result<BTreeMap<String, SavedPath>> {
     let copies = path::directory(copies)?;
     let mut found = BTreeMap::new();
-    for path in &way.paths {
+    for path in &plan.paths {
         // Parent directories that are created are removed again.
         for ancestor in Path::new(path).ancestors() {
             let text = ancestor.to_string_lossy().into_owned();
@@ -136,7 +136,7 @@ pub(super) struct Restore<'a> {
     copies: &'a Path,
     pub(super) same_boot: bool,
     /// Steps that remain.
-    steps: Vec<&'a Step>,
+    steps: Vec<&'a ConvergeStep>,
     /// Paths that the last attempt could not restore.
     left: BTreeSet<&'a str>,
 }
@@ -147,13 +147,13 @@ impl<'a> Restore<'a> {
             record,
             copies,
             same_boot: record.boot == clock::boot(),
-            steps: record.way.steps.iter().collect(),
+            steps: record.plan.steps.iter().collect(),
             left: BTreeSet::new(),
         }
     }
 
     /// Returns the remaining steps that reload restored files.
-    pub(super) fn pending(&self) -> impl Iterator<Item = Step> {
+    pub(super) fn pending(&self) -> impl Iterator<Item = ConvergeStep> {
         let follow = self.steps.iter().filter(|step| step.follows_files());
         follow.map(|step| (*step).clone())
     }
@@ -162,7 +162,7 @@ impl<'a> Restore<'a> {
     pub(super) fn attempt(&mut self) -> RevertFailures {
         let record = self.record;
         let mut failures = RevertFailures::default();
-        let users = created_users(&record.way);
+        let users = created_users(&record.plan);
         // They could write into directories that are removed.
         for (user, group) in &users {
             processes::end(*user);
@@ -174,7 +174,7 @@ impl<'a> Restore<'a> {
         let mut left = BTreeSet::new();
         // Entries before their directories.
         for (path, saved) in record.paths.iter().rev() {
-            if let Err(error) = restore_path(path, saved, &record.way, self.copies) {
+            if let Err(error) = restore_path(path, saved, &record.plan, self.copies) {
                 // Users can prevent their own files from being restored.
                 let by_user = path::is_users(Path::new(path));
                 failures.add(format!("`{path}`: {error}"), by_user);
@@ -183,10 +183,10 @@ impl<'a> Restore<'a> {
         }
         if left != self.left {
             // Files were restored since, so they must be reloaded.
-            self.steps = record.way.steps.iter().collect();
+            self.steps = record.plan.steps.iter().collect();
             self.left = left;
         }
-        // New processes are impossible now: the account is gone.
+        // The account is deleted: no new processes can start.
         for (user, _) in users {
             if !processes::end(user) {
                 failures.add(format!("processes of user {user} did not end"), true);
@@ -202,7 +202,7 @@ impl<'a> Restore<'a> {
             done.map_err(|error| failures.add(error.message(), false))
                 .is_err()
         });
-        if let Some(network) = &record.way.network {
+        if let Some(network) = &record.plan.network {
             let done = if same_boot {
                 set_network(network)
             } else {
@@ -217,20 +217,20 @@ impl<'a> Restore<'a> {
 }
 
 /// Returns the ids of the users that the steps created, and of their groups.
-fn created_users(way: &UndoPlan) -> Vec<(u32, u32)> {
+fn created_users(plan: &UndoPlan) -> Vec<(u32, u32)> {
     let Ok(accounts) = Accounts::read() else {
         return Vec::new();
     };
-    let homes = way.homes.iter();
+    let homes = plan.homes.iter();
     let names = homes.filter_map(|home| Path::new(home).file_name()?.to_str());
     let ids = names.filter_map(|name| accounts.ids(name, ""));
     ids.filter(|(user, _)| *user != 0).collect()
 }
 
-fn restore_path(path: &str, saved: &SavedPath, way: &UndoPlan, copies: &Path) -> Result<()> {
+fn restore_path(path: &str, saved: &SavedPath, plan: &UndoPlan, copies: &Path) -> Result<()> {
     let target = Path::new(path);
     match saved {
-        SavedPath::Nothing => remove(target, way.homes.contains(path)),
+        SavedPath::Nothing => remove(target, plan.homes.contains(path)),
         SavedPath::File { copy, mode, owner } => {
             let content = fs_err::read(copies.join(copy))?;
             if let Ok(path::Entry::File(file, stat)) = path::lookup(target)
@@ -277,18 +277,18 @@ fn remove(path: &Path, with_content: bool) -> Result<()> {
 }
 
 /// During boot, units have not read their files yet, and waiting for them would deadlock.
-fn at_boot(step: &Step) -> std::result::Result<(), AgentError> {
+fn at_boot(step: &ConvergeStep) -> std::result::Result<(), AgentError> {
     match step {
-        Step::Start { unit } => without_waiting("start", unit),
-        Step::Stop { unit } => without_waiting("stop", unit),
-        Step::DaemonReload => step::execute(step, &mut Staged::default()),
+        ConvergeStep::Start { unit } => without_waiting("start", unit),
+        ConvergeStep::Stop { unit } => without_waiting("stop", unit),
+        ConvergeStep::DaemonReload => step::execute(step, &mut Staged::default()),
         step if step.follows_files() => Ok(()),
         step => step::execute(step, &mut Staged::default()),
     }
 }
 
 fn without_waiting(verb: &str, unit: &str) -> std::result::Result<(), AgentError> {
-    process::run_ok(&["systemctl", verb, "--no-block", "--", unit])?;
+    systemctl::run_ok(&[verb, "--no-block", "--", unit])?;
     Ok(())
 }
 
@@ -364,14 +364,14 @@ mod tests {
         let file = fs_err::File::create(&path).unwrap();
         file.set_len((4 << 20) + 1).unwrap();
         let name = path.to_str().unwrap().to_owned();
-        let way = UndoPlan {
+        let plan = UndoPlan {
             paths: BTreeSet::from([name.clone()]),
             ..UndoPlan::default()
         };
-        let saved = save(&way, copies.path()).unwrap();
-        restore_path(&name, &saved[&name], &way, copies.path()).unwrap();
+        let saved = save(&plan, copies.path()).unwrap();
+        restore_path(&name, &saved[&name], &plan, copies.path()).unwrap();
         fs_err::write(&path, "of the spec").unwrap();
-        let error = restore_path(&name, &saved[&name], &way, copies.path()).unwrap_err();
+        let error = restore_path(&name, &saved[&name], &plan, copies.path()).unwrap_err();
         assert_eq!(error.to_string(), "it was too large to be saved");
     }
 }

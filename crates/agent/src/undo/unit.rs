@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::AgentError;
 use crate::files::{link, write};
-use crate::{process, settings};
+use crate::{settings, systemctl};
 
 const UNITS: &str = "/etc/systemd/system";
 
@@ -44,7 +44,7 @@ RestartSec=1
     let failed = AgentError::write(path.display());
     write(&path, text.as_bytes(), 0o644).map_err(&failed)?;
     link(&wanted.to_string_lossy(), &path.to_string_lossy()).map_err(failed)?;
-    process::run_ok(&["systemctl", "start", "--no-block", "--", &name(job)])?;
+    systemctl::run_ok(&["start", "--no-block", "--", &name(job)])?;
     Ok(())
 }
 

@@ -1,32 +1,37 @@
 //! Watches the machine for changes, and checks for drift after each and periodically. Waits while
 //! another run holds the run lock.
 
-mod notify;
 mod paths;
 mod sources;
 mod units;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use homestak_api::systemd::Notifier;
 use homestak_core::converge::DriftState;
 use homestak_core::error::chain;
 
-use self::notify::Notify;
 use self::paths::WatchUpdate;
 use self::sources::Sources;
 use crate::error::{AgentError, PARTLY_REFUSED};
 use crate::run::{self, CheckOptions, Correction};
+use crate::settings::RunningProgram;
 use crate::spec::{self, Spec};
 use crate::state::drift;
-use crate::{clock, process, state};
+use crate::{clock, settings, state, systemctl};
 
 /// Events often come in bursts: a check follows after this long without one.
 const QUIET_TIME: Duration = Duration::from_millis(150);
 /// The longest time that a burst delays a check.
 const MAX_BURST: Duration = Duration::from_secs(1);
-/// The interval of trying to take the run lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
+/// The watchdog timeout during a check, which may install packages.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(4000);
+/// Systemd is notified at most this often. A source whose events are of no interest may be ready all
+/// the time, and systemd processes notifications before anything else: without a limit it would
+/// process nothing else.
+const NOTIFY_PAUSE: Duration = Duration::from_secs(1);
+/// The interval of trying to take the run lock, in milliseconds.
+const LOCK_PAUSE: u64 = 100;
 /// The delay after a failed check, doubled for each failure in a row.
 const RETRY: Duration = Duration::from_secs(5);
 /// The longest such delay, and the interval of checks without a spec.
@@ -46,8 +51,9 @@ pub(crate) fn watch() -> Result<u8, AgentError> {
     };
     let mut watcher = Watcher {
         sources: Sources::new(),
-        notify: Notify::new(),
-        program: program(),
+        notify: settings::notifier(),
+        notified: None,
+        program: RunningProgram::new(),
         booting_since: Some(clock::instant()),
         problem: None,
         n_failed: 0,
@@ -57,7 +63,7 @@ pub(crate) fn watch() -> Result<u8, AgentError> {
     let mut due = clock::instant();
     loop {
         watcher.wait(due)?;
-        if watcher.is_replaced() {
+        if watcher.program.is_replaced() {
             tracing::info!("the program was replaced; exiting so that systemd starts the new one");
             return Ok(0);
         }
@@ -72,8 +78,10 @@ fn failed(source: std::io::Error) -> AgentError {
 
 struct Watcher {
     sources: Sources,
-    notify: Notify,
-    program: Option<PathBuf>,
+    notify: Notifier,
+    /// When systemd was last notified that the watch works.
+    notified: Option<Instant>,
+    program: RunningProgram,
     /// The start of the watch, while the machine may still be booting.
     booting_since: Option<Instant>,
     /// Why the last check failed, or did not correct everything.
@@ -82,13 +90,23 @@ struct Watcher {
 }
 
 impl Watcher {
+    /// Notifies systemd that the watch works, unless it was notified recently.
+    fn alive(&mut self) {
+        let now = clock::instant();
+        let is_due = |last: Instant| now.saturating_duration_since(last) >= NOTIFY_PAUSE;
+        if self.notified.is_none_or(is_due) {
+            self.notify.alive();
+            self.notified = Some(now);
+        }
+    }
+
     /// Waits for events and the end of their burst, but not longer than until `due`.
     fn wait(&mut self, due: Instant) -> Result<(), AgentError> {
         loop {
             let left = due.saturating_duration_since(clock::instant());
-            let longest = left.min(self.notify.interval());
+            let longest = left.min(self.notify.interval().unwrap_or(left));
             let happened = self.sources.wait(longest).map_err(failed)?;
-            self.notify.alive();
+            self.alive();
             if happened {
                 break;
             }
@@ -113,12 +131,13 @@ impl Watcher {
                 Err(AgentError::Busy | AgentError::AwaitingConfirmation(_)) => {}
                 Err(error) => return Err(error),
             }
-            self.notify.alive();
-            self.sources.wait(LOCK_PAUSE).map_err(failed)?;
+            self.alive();
+            // Events are not lost: they wait, and a check follows anyway.
+            clock::sleep(LOCK_PAUSE);
         };
         let mut drift = drift::load();
-        let _span = tracing::info_span!("check", n = drift.n_checks).entered();
-        self.notify.busy();
+        let _span = tracing::error_span!("check", n = drift.n_checks).entered();
+        self.notify.busy(BUSY_TIMEOUT);
         let checked = self.check(&mut drift, interrupted);
         self.notify.idle();
         let (wait, problem) = match checked {
@@ -160,7 +179,7 @@ impl Watcher {
     ) -> Result<(Duration, Option<String>), AgentError> {
         let mut spec = match spec::current() {
             Ok(spec) => spec,
-            Err(error @ AgentError::NoSpec { .. }) => {
+            Err(error @ (AgentError::NoSpec { .. } | AgentError::UnreadableSpec(_))) => {
                 return Ok((MAX_RETRY, Some(chain(&error))));
             }
             Err(error) => return Err(error),
@@ -194,12 +213,13 @@ impl Watcher {
         Ok((wait, why.or(unwatched)))
     }
 
-    /// Tells whether the machine is still booting: units and addresses that are starting are not drift.
+    /// Returns whether the machine is still booting: units and addresses that are starting are not
+    /// drift.
     fn is_booting(&mut self) -> bool {
         let Some(begun) = self.booting_since else {
             return false;
         };
-        let output = process::run(&["systemctl", "is-system-running"]);
+        let output = systemctl::run(&["is-system-running"]);
         let state = output.map(|output| output.out).unwrap_or_default();
         let early = matches!(state.trim(), "initializing" | "starting");
         let long = clock::instant().saturating_duration_since(begun) > MAX_BOOT_TIME;
@@ -219,16 +239,6 @@ impl Watcher {
         }
         Ok(update)
     }
-
-    /// Tells whether the file of this program was replaced.
-    fn is_replaced(&self) -> bool {
-        self.program.is_some() && program() != self.program
-    }
-}
-
-/// Returns the path of the running program as the kernel reports it, which changes when it is deleted.
-fn program() -> Option<PathBuf> {
-    fs_err::read_link("/proc/self/exe").ok()
 }
 
 /// Nothing is corrected.

@@ -118,7 +118,7 @@ impl Paths {
         update
     }
 
-    /// Reads all events, and tells whether any is of interest.
+    /// Reads all events, and returns whether any is of interest.
     pub(super) fn read_events(&mut self) -> std::io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let Some(inotify) = &self.inotify else {

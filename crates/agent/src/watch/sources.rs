@@ -1,4 +1,4 @@
-//! All event sources of the watch, waited for at once. An event only says that something changed;
+//! All event sources of the watch, waited for at once. An event only means that something changed;
 //! what changed is observed afterwards.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 
 use super::paths::{Paths, WatchUpdate};
 use super::units::UnitSignals;
-use crate::facts::{rows, sysctl_path};
+use crate::facts::{parse_account_rows, sysctl_path};
 use crate::state;
 
 /// Accounts and packages: every change of them replaces one of these files.
@@ -106,7 +106,7 @@ impl Sources {
             }
             ready.extend(fds.iter().map(|fd| !fd.revents().is_empty()));
         }
-        // Missing sources have no entry, so the order tells which is which.
+        // Missing sources have no entry; the others are in this order.
         let mut ready = ready.into_iter();
         let mut next = |exists: bool| exists && ready.next().unwrap_or(false);
         let mut any = next(self.paths.inotify().is_some()) && self.paths.read_events()?;
@@ -130,7 +130,7 @@ impl Sources {
         Ok(any)
     }
 
-    /// Tells whether systemd reports changes of units.
+    /// Returns whether systemd reports changes of units.
     pub(super) fn has_signals(&self) -> bool {
         self.signals.is_some()
     }
@@ -147,7 +147,7 @@ fn own_files() -> BTreeSet<String> {
 /// Returns the home directories of users.
 fn homes(users: &BTreeSet<String>) -> Vec<String> {
     let bytes = fs_err::read("/etc/passwd").unwrap_or_default();
-    let rows = rows(&bytes).into_iter();
+    let rows = parse_account_rows(&bytes).into_iter();
     rows.filter(|row| row.first().is_some_and(|name| users.contains(name)))
         .filter_map(|row| row.get(5).cloned())
         .collect()

@@ -1,6 +1,6 @@
 //! Signals of systemd on the system bus: units that start, stop, or are enabled.
 //!
-//! A signal only says that something changed; what changed is observed afterwards.
+//! A signal only means that something changed; what changed is observed afterwards.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -55,8 +55,8 @@ impl UnitSignals {
         })
     }
 
-    /// Receives all messages that have arrived, and tells whether one of them is a signal. After an
-    /// error the connection is useless.
+    /// Receives all messages that have arrived, and returns whether one of them is a signal. The
+    /// connection cannot be used after an error.
     pub(super) fn receive(&mut self) -> zbus::Result<bool> {
         let messages = &mut self.messages;
         self.runtime.block_on(async {
@@ -90,10 +90,18 @@ async fn connect(socket: UnixStream, units: &BTreeSet<String>) -> zbus::Result<M
     let enabled = signal()?.interface(MANAGER)?.member("UnitFilesChanged")?;
     bus.add_match_rule(enabled.build()).await?;
     for unit in units {
-        let unit = connection
+        let loaded = connection
             .call_method(Some(SYSTEMD), PATH, Some(MANAGER), "LoadUnit", unit)
-            .await?;
-        let path: OwnedObjectPath = unit.body().deserialize()?;
+            .await;
+        let loaded = match loaded {
+            Err(Error::MethodError(error, detail, _)) => {
+                // An invalid name, for one. Signals of the other units are still received.
+                tracing::warn!(unit, %error, detail, "cannot observe the unit");
+                continue;
+            }
+            loaded => loaded?,
+        };
+        let path: OwnedObjectPath = loaded.body().deserialize()?;
         let state = signal()?
             .path(path)?
             .interface("org.freedesktop.DBus.Properties")?

@@ -5,12 +5,14 @@
     reason = "a test may panic"
 )]
 
+mod kinds;
+
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use homestak_test_support::run::Run;
-use homestak_test_support::server::{Answer, Server};
+use homestak_test_support::server::{Response, Server};
 use serde_json::{Value, json};
 
 const TOKEN: &str = "payload.signature-that-is-secret";
@@ -20,13 +22,13 @@ fn spec(name: &str) -> String {
         .to_string()
 }
 
-fn good() -> Answer {
-    Answer::Says(200, spec("web"))
+fn good() -> Response {
+    Response::Reply(200, spec("web"))
 }
 
-fn refusal(status: u16, code: &str) -> Answer {
+fn refusal(status: u16, code: &str) -> Response {
     let error = json!({ "error": { "code": code, "message": "so it is" } });
-    Answer::Says(status, error.to_string())
+    Response::Reply(status, error.to_string())
 }
 
 /// Runs the agent with exactly this environment.
@@ -36,7 +38,8 @@ fn run(words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
 
 /// The same in a directory.
 fn run_in(directory: &Path, words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_homestak-agent"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homestak-agent"));
+    let mut child = command
         .args(words)
         .current_dir(directory)
         .env_clear()
@@ -48,7 +51,7 @@ fn run_in(directory: &Path, words: &[&str], environment: &[(&str, &str)], input:
         .unwrap();
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
-    let run = Run::from(output);
+    let run = Run::of_output(&command, output);
     assert!(!run.err.contains(TOKEN) && !run.out.contains(TOKEN));
     run
 }
@@ -68,9 +71,9 @@ fn a_spec_is_fetched_from_a_server_whose_certificate_is_known() {
     let got = fetch(&server, &[]);
     assert_eq!(got.code, 0, "{}", got.err);
     assert_eq!(got.out.trim(), spec("web"));
-    let asked = server.asked();
-    assert_eq!(asked.len(), 1);
-    let head = asked[0].to_lowercase();
+    let requests = server.requests();
+    assert_eq!(requests.len(), 1);
+    let head = requests[0].to_lowercase();
     assert!(head.starts_with("get /spec/web http/1.1\r\n"), "{head}");
     assert!(head.contains(&format!("authorization: bearer {TOKEN}\r\n").to_lowercase()));
     assert!(head.contains("accept: application/json\r\n"));
@@ -114,6 +117,104 @@ fn settings_come_from_the_environment_and_a_ca_certificate_is_trusted() {
 }
 
 #[test]
+fn variables_of_earlier_versions_are_read_with_a_notice_and_newer_ones_win() {
+    let server = Server::new(vec![good()]);
+    let url = server.url();
+    let older = [
+        ("HOMESTAK_SPEC_SERVER", url.as_str()),
+        ("HOMESTAK_IDENTITY", "web"),
+        ("HOMESTAK_AUTH_TOKEN", TOKEN),
+        ("HOMESTAK_FINGERPRINT", server.fingerprint.as_str()),
+    ];
+    let got = run(&["spec", "get", "-o", "-"], &older, "");
+    assert_eq!(got.code, 0, "{}", got.err);
+    for name in ["HOMESTAK_SPEC_SERVER", "HOMESTAK_AUTH_TOKEN"] {
+        assert!(got.err.contains(&format!("notice: {name}")), "{}", got.err);
+    }
+    let newer = [("HOMESTAK_SERVER", url.as_str()), ("HOMESTAK_TOKEN", TOKEN)];
+    let wrong = [
+        ("HOMESTAK_SPEC_SERVER", "https://127.0.0.1:1"),
+        ("HOMESTAK_AUTH_TOKEN", "a b"),
+    ];
+    let both = [&newer[..], &wrong, &older[1..2], &older[3..]].concat();
+    let got = run(&["spec", "get", "-o", "-"], &both, "");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert!(!got.err.contains("notice"), "{}", got.err);
+}
+
+#[test]
+fn each_older_variable_is_read_on_its_own_and_an_empty_newer_one_does_not_count() {
+    let server = Server::new(vec![good()]);
+    let url = server.url();
+    let always = [
+        ("HOMESTAK_IDENTITY", "web"),
+        ("HOMESTAK_FINGERPRINT", server.fingerprint.as_str()),
+    ];
+    let notices = ["HOMESTAK_SPEC_SERVER", "HOMESTAK_AUTH_TOKEN"];
+    for (address, token, expected) in [
+        ("HOMESTAK_SERVER", "HOMESTAK_TOKEN", [false, false]),
+        ("HOMESTAK_SPEC_SERVER", "HOMESTAK_TOKEN", [true, false]),
+        ("HOMESTAK_SERVER", "HOMESTAK_AUTH_TOKEN", [false, true]),
+        ("HOMESTAK_SPEC_SERVER", "HOMESTAK_AUTH_TOKEN", [true, true]),
+    ] {
+        // The last value of a variable counts.
+        let empty = [("HOMESTAK_SERVER", ""), ("HOMESTAK_TOKEN", "")];
+        let used = [(address, url.as_str()), (token, TOKEN)];
+        let environment = [&empty[..], &used, &always].concat();
+        for command in [["spec", "get"], ["config", "fetch"]] {
+            let words = [&command[..], &["-o", "-"]].concat();
+            let got = run(&words, &environment, "");
+            assert_eq!(got.code, 0, "{address} {token}: {}", got.err);
+            let found = notices.map(|name| got.err.contains(&format!("notice: {name} is")));
+            assert_eq!(found, expected, "{}", got.err);
+            // Nodes export it, so it is no older name.
+            assert!(!got.err.contains("HOMESTAK_IDENTITY"), "{}", got.err);
+        }
+    }
+    // The name is used, and an argument takes precedence.
+    for (more, path) in [(&[][..], "db"), (&["-i", "web"], "web")] {
+        let environment = [
+            ("HOMESTAK_SERVER", url.as_str()),
+            ("HOMESTAK_TOKEN", TOKEN),
+            ("HOMESTAK_IDENTITY", "db"),
+            always[1],
+        ];
+        run(
+            &[&["spec", "get", "-o", "-"], more].concat(),
+            &environment,
+            "",
+        );
+        let last = server.requests().pop().unwrap();
+        assert!(last.starts_with(&format!("GET /spec/{path} ")), "{last}");
+    }
+}
+
+#[test]
+fn a_machine_whose_host_name_includes_its_domain_fetches_the_spec_of_its_node() {
+    // Only root can have another host name than this machine.
+    let is_root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
+    if !is_root {
+        return;
+    }
+    for name in ["web", "web.lab.example", "WEB.lab.example"] {
+        let server = Server::new(vec![good()]);
+        let script = "hostname \"$1\" && shift && exec \"$@\"";
+        let agent = env!("CARGO_BIN_EXE_homestak-agent");
+        let output = Command::new("unshare")
+            .args(["--uts", "sh", "-c", script, "sh", name, agent])
+            .args(["spec", "get", "-o", "-", "-s", &server.url()])
+            .args(["--fingerprint", &server.fingerprint])
+            .env("HOMESTAK_TOKEN", TOKEN)
+            .env_remove("HOMESTAK_IDENTITY")
+            .output()
+            .unwrap();
+        let got = Run::from(output);
+        assert_eq!(got.code, 0, "{name}: {}", got.err);
+        assert!(server.requests()[0].starts_with("GET /spec/web "), "{name}");
+    }
+}
+
+#[test]
 fn a_token_is_read_from_a_file_or_standard_input_or_an_argument_with_a_notice() {
     let server = Server::new(vec![good()]);
     let directory = tempfile::tempdir().unwrap();
@@ -132,7 +233,7 @@ fn a_token_is_read_from_a_file_or_standard_input_or_an_argument_with_a_notice() 
         assert_eq!(got.code, 0, "{}", got.err);
         assert_eq!(got.err.contains("notice: a token"), more[0] == "-t");
     }
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 }
 
 #[test]
@@ -148,7 +249,7 @@ fn an_untrusted_server_gets_no_request_and_no_second_attempt() {
         assert!(got.err.contains("not trusted"), "{}", got.err);
         assert!(got.err.contains("--fingerprint"), "{}", got.err);
     }
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
 }
 
 #[test]
@@ -168,9 +269,9 @@ fn an_unreachable_server_is_retried_with_insecure_too() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
-    let late = std::thread::spawn(move || {
+    let server_thread = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(500));
-        Server::at(port, vec![good()])
+        Server::on_port(port, vec![good()])
     });
     let url = format!("https://localhost:{port}");
     let words = ["spec", "get", "-k", "-o", "-", "-i", "web", "-s", &url];
@@ -179,7 +280,7 @@ fn an_unreachable_server_is_retried_with_insecure_too() {
     let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
     assert_eq!(got.code, 0, "{}", got.err);
     assert!(got.err.contains("retrying in 1 s"), "{}", got.err);
-    late.join().unwrap();
+    server_thread.join().unwrap();
 }
 
 #[test]
@@ -244,13 +345,13 @@ fn config_fetch_has_exit_code_one_for_every_error() {
 
 #[test]
 fn transient_errors_are_retried_and_refusals_are_not() {
-    let server = Server::new(vec![Answer::Gone, refusal(503, "E500"), good()]);
+    let server = Server::new(vec![Response::Disconnect, refusal(503, "E500"), good()]);
     let got = fetch(&server, &[]);
     assert_eq!(got.code, 0, "{}", got.err);
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
     assert!(got.err.contains("retrying in 0 s (attempt 2 of 5)"));
 
-    let server = Server::new(vec![Answer::Gone]);
+    let server = Server::new(vec![Response::Disconnect]);
     let got = fetch(&server, &["--attempts", "3"]);
     assert_eq!(got.code, 2);
     assert!(
@@ -258,11 +359,11 @@ fn transient_errors_are_retried_and_refusals_are_not() {
         "{}",
         got.err
     );
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 
     let server = Server::new(vec![refusal(404, "E200"), good()]);
     assert_eq!(fetch(&server, &[]).code, 2);
-    assert_eq!(server.asked().len(), 1);
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[test]
@@ -321,15 +422,15 @@ fn a_response_that_is_not_the_spec_of_this_machine_is_refused() {
     let output = directory.path().join("spec.yaml");
     let huge = "x".repeat((16 << 20) + 1);
     for (answer, why) in [
-        (Answer::Says(200, "<html>".to_owned()), "is not a spec"),
+        (Response::Reply(200, "<html>".to_owned()), "is not a spec"),
         (
-            Answer::Says(200, "{\"schema_version\": 1, \"acces\": {}}".to_owned()),
+            Response::Reply(200, "{\"schema_version\": 1, \"acces\": {}}".to_owned()),
             "acces",
         ),
-        (Answer::Says(200, spec("db")), "the spec of `db`"),
-        (Answer::Says(200, huge), "larger than 16 MiB"),
+        (Response::Reply(200, spec("db")), "the spec of `db`"),
+        (Response::Reply(200, huge), "larger than 16 MiB"),
         (
-            Answer::Redirect("https://localhost:1/".to_owned()),
+            Response::Redirect("https://localhost:1/".to_owned()),
             "refused with 302",
         ),
     ] {
@@ -351,5 +452,25 @@ fn a_response_that_is_not_the_spec_of_this_machine_is_refused() {
         assert_eq!(got.code, 2, "{}", got.err);
         assert!(got.err.contains(why), "{}", got.err);
         assert!(!output.exists());
+    }
+}
+
+#[test]
+fn a_command_whose_output_cannot_be_written_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("spec.json");
+    std::fs::write(&path, spec("web")).unwrap();
+    let path = path.to_str().unwrap();
+    for words in [
+        &["spec", "validate", path, "--json-output"][..],
+        &["--help"][..],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_homestak-agent"))
+            .args(words)
+            .stdout(std::fs::File::create("/dev/full").unwrap())
+            .output();
+        let run = output.map(Run::from).unwrap();
+        assert_eq!(run.code, 1, "{}", run.err);
+        assert!(run.err.contains("cannot write the output"), "{}", run.err);
     }
 }

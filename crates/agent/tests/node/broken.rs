@@ -243,7 +243,7 @@ fn manual_changes_are_detected_and_corrected_and_nothing_else_is_changed() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(node.check(&spec), [""; 0]);
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }
 
 fn kinds() -> BTreeSet<&'static str> {

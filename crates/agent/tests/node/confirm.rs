@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::bed::{Way, text};
+use crate::test_host::{SshConnection, text};
 use crate::test_node::{AGENT, KEY, STATE, TestNode, result};
 
 /// Checks that nothing awaits confirmation, and no copies are left.
@@ -34,12 +34,12 @@ fn reverted(node: &TestNode, id: &str, before: &[String], spec: &Value) -> Strin
         [""; 0],
         "{id}: the difference is reported"
     );
-    let late = node.root(&format!("{AGENT} job confirm --id {id}"));
-    assert_eq!(late.code, 1, "{}", late.err);
+    let confirmation = node.root(&format!("{AGENT} job confirm --id {id}"));
+    assert_eq!(confirmation.code, 1, "{}", confirmation.err);
     text(&result(&events)["message"])
 }
 
-/// Tells whether a job was reverted already; the machine may be slow.
+/// Returns whether a job was reverted already; the machine may be slow.
 fn is_reverted(node: &TestNode, id: &str) -> bool {
     let run = node.root(&format!("grep -q reverted {STATE}/jobs/{id}/events"));
     run.code == 0
@@ -64,7 +64,7 @@ fn confirmed_changes_are_kept_and_unconfirmed_ones_reverted() {
     early["platform"]["services"] = json!({});
     early["config"]["timezone"].take();
     early["config"].as_object_mut().unwrap().remove("timezone");
-    node.begin("--id early --confirm 1", &early, Way::Shared)
+    node.begin("--id early --confirm 1", &early, SshConnection::Shared)
         .end();
     let message = reverted(&node, "early", &untouched, &early);
     assert!(message.contains("not confirmed within 1 s"), "{message}");
@@ -87,7 +87,7 @@ fn confirmed_changes_are_kept_and_unconfirmed_ones_reverted() {
     // The SSH server at another port.
     let mut spec = first.clone();
     spec["access"]["_posture"]["ssh"]["port"] = json!(2222);
-    let mut job = node.begin("--id port --confirm 3", &spec, Way::Shared);
+    let mut job = node.begin("--id port --confirm 3", &spec, SshConnection::Shared);
     job.until("confirm");
     let reached = node.run_separately("true").code == 0;
     assert!(!reached || is_reverted(&node, "port"), "still reachable");
@@ -100,7 +100,7 @@ fn confirmed_changes_are_kept_and_unconfirmed_ones_reverted() {
 
     // What fails for a while, for example without free processes, is reverted later.
     node.root("systemd-run --quiet sh -c 'until test -e /run/away; do sleep 0.1; done; sleep 10; mv /usr/bin/systemctl.away /usr/bin/systemctl; rm /run/away'").good();
-    let mut job = node.begin("--id later --confirm 2", &spec, Way::Shared);
+    let mut job = node.begin("--id later --confirm 2", &spec, SshConnection::Shared);
     job.until("confirm");
     node.root("mv /usr/bin/systemctl /usr/bin/systemctl.away; touch /run/away")
         .good();
@@ -112,9 +112,9 @@ fn confirmed_changes_are_kept_and_unconfirmed_ones_reverted() {
     let mut spec = first.clone();
     let ops = json!({ "name": "ops", "sudo": false, "ssh_keys": [KEY] });
     spec["access"]["users"].as_array_mut().unwrap().push(ops);
-    let mut job = node.begin("--id sudo --confirm 3", &spec, Way::Shared);
+    let mut job = node.begin("--id sudo --confirm 3", &spec, SshConnection::Shared);
     job.until("confirm");
-    let can_sudo = node.bed.feed("web", "sudo -n true", b"").code == 0;
+    let can_sudo = node.host.run_with_input("web", "sudo -n true", b"").code == 0;
     assert!(
         !can_sudo || is_reverted(&node, "sudo"),
         "still can use sudo"
@@ -122,7 +122,7 @@ fn confirmed_changes_are_kept_and_unconfirmed_ones_reverted() {
     drop(job);
     reverted(&node, "sudo", &before, &spec);
 
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn an_unreachable_node_is_reverted_even_if_the_agent_is_killed_or_the_node_resta
     spec["network"]["dns"] = json!(["192.0.2.1"]);
     let network = "ip -4 route show default; ip -br -4 address show eth0; cat /etc/resolv.conf";
     let was = node.root(network).good();
-    let mut job = node.begin("--id network --confirm 2", &spec, Way::Anew);
+    let mut job = node.begin("--id network --confirm 2", &spec, SshConnection::New);
     job.until("changes");
     let (code, _) = node.follow("--id network");
     assert_eq!(code, 2);
     drop(job);
-    node.bed.share("web");
+    node.host.open_shared_connection("web");
     reverted(&node, "network", &before, &spec);
     assert_eq!(node.root(network).good(), was);
 
@@ -156,7 +156,7 @@ fn an_unreachable_node_is_reverted_even_if_the_agent_is_killed_or_the_node_resta
     let mut spec = first.clone();
     spec["access"]["_posture"]["ssh"]["permit_root_login"] = json!("no");
     spec["platform"]["services"]["enable"] = json!(["cron", "bad"]);
-    node.begin("--id bad --confirm 60", &spec, Way::Shared)
+    node.begin("--id bad --confirm 60", &spec, SshConnection::Shared)
         .end();
     let message = reverted(&node, "bad", &with_unit, &spec);
     assert!(message.contains("start bad.service"), "{message}");
@@ -173,7 +173,9 @@ fn an_unreachable_node_is_reverted_even_if_the_agent_is_killed_or_the_node_resta
     spec["access"]["_posture"]["ssh"]["permit_root_login"] = json!("no");
     let command = format!("sudo {AGENT} config apply --json-output --confirm 60 --spec -");
     let input = spec.to_string();
-    let mut apply = node.bed.fed("web", &command, input.as_bytes(), Way::Shared);
+    let mut apply =
+        node.host
+            .command_with_input("web", &command, input.as_bytes(), SshConnection::Shared);
     apply.stdout(std::process::Stdio::piped());
     let apply = apply.spawn().unwrap();
     until_confirmed(&node, "config confirm");
@@ -183,7 +185,7 @@ fn an_unreachable_node_is_reverted_even_if_the_agent_is_killed_or_the_node_resta
     assert_eq!(result["kind"], "config.apply");
     assert_eq!(node.check(&spec), [""; 0]);
     nothing_is_unconfirmed(&node);
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }
 
 fn until_confirmed(node: &TestNode, words: &str) {
@@ -200,7 +202,7 @@ fn confirmed(node: &TestNode, first: &Value) {
     let mut spec = first.clone();
     let dave = json!({ "name": "dave", "sudo": true, "ssh_keys": [KEY] });
     spec["access"]["users"].as_array_mut().unwrap().push(dave);
-    let mut job = node.begin("--id stays --confirm 60", &spec, Way::Shared);
+    let mut job = node.begin("--id stays --confirm 60", &spec, SshConnection::Shared);
     assert_eq!(job.until("confirm")["within"], 60);
     // Another run is refused meanwhile.
     let run = node.agent("config apply", first);
@@ -225,7 +227,7 @@ fn killed_or_restarted(node: &mut TestNode, first: &Value, before: &[String]) {
     spec["identity"]["hostname"] = json!("other");
     let waiting = |node: &TestNode, id: &str, seconds: u32| {
         let words = format!("--id {id} --confirm {seconds}");
-        let mut job = node.begin(&words, &spec, Way::Shared);
+        let mut job = node.begin(&words, &spec, SshConnection::Shared);
         job.until("confirm");
         job.disconnect();
     };
@@ -242,7 +244,9 @@ fn killed_or_restarted(node: &mut TestNode, first: &Value, before: &[String]) {
     let command =
         format!("sudo env HOMESTAK_CRASH_AFTER=4 {AGENT} job run --id crash --confirm 60");
     let input = spec.to_string();
-    node.bed.feed("web", &command, input.as_bytes()).bad();
+    node.host
+        .run_with_input("web", &command, input.as_bytes())
+        .bad();
     let message = reverted(node, "crash", before, &spec);
     assert!(
         message.contains("the agent was killed before the changes were confirmed"),
@@ -254,11 +258,11 @@ fn killed_or_restarted(node: &mut TestNode, first: &Value, before: &[String]) {
     lost["network"]["ip"] = json!(other_address(first));
     lost["network"]["gateway"] = json!(other_address(first).replace("251/20", "252"));
     node.root(&format!("systemd-run --quiet sh -c 'until test -e {STATE}/jobs/restart/asked.json; do sleep 0.2; done; systemctl reboot'")).good();
-    let mut job = node.begin("--id restart --confirm 600", &lost, Way::Anew);
+    let mut job = node.begin("--id restart --confirm 600", &lost, SshConnection::New);
     job.until("changes");
     node.follow("--id restart");
     job.disconnect();
-    node.bed.share("web");
+    node.host.open_shared_connection("web");
     let message = reverted(node, "restart", before, &lost);
     assert!(
         message.contains("the node was restarted before the changes were confirmed"),

@@ -147,5 +147,5 @@ fn failures_are_reported_and_the_next_apply_succeeds() {
     assert_eq!(node.check(&dave), [""; 0]);
     assert_eq!(node.status()["status"], "complete");
     node.root("runuser -u dave -- sudo -n true").good();
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }

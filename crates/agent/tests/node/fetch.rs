@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{Answer, Server};
+use crate::server::{Response, Server};
 use crate::test_node::{AGENT, STATE, TestNode};
 
 /// The port of the server on the node.
@@ -22,12 +22,12 @@ fn a_fetched_spec_is_pending_until_it_is_applied_and_the_watch_enforces_the_old_
     let Some(node) = TestNode::new() else { return };
     let refused = json!({ "error": { "code": "E301", "message": "not yours" } });
     let server = Server::new(vec![
-        Answer::Says(401, refused.to_string()),
-        Answer::Says(200, spec("two").to_string()),
-        Answer::Says(200, spec("two").to_string()),
-        Answer::Says(401, refused.to_string()),
+        Response::Reply(401, refused.to_string()),
+        Response::Reply(200, spec("two").to_string()),
+        Response::Reply(200, spec("two").to_string()),
+        Response::Reply(401, refused.to_string()),
     ]);
-    node.bed.lead(PORT, server.port);
+    node.host.forward_port(PORT, server.port);
     let get = |more: &str| {
         let line =
             format!("HOMESTAK_TOKEN=a.b {AGENT} spec get -s https://localhost:{PORT} {more}");
@@ -75,6 +75,6 @@ fn a_fetched_spec_is_pending_until_it_is_applied_and_the_watch_enforces_the_old_
     // A failed fetch does not change the status of a complete node.
     assert_eq!(get("").code, 1);
     assert_eq!(node.status()["status"], "complete");
-    node.bed.destroy("lab");
-    node.bed.is_as_before();
+    node.host.destroy("lab");
+    node.host.assert_unchanged();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::Way;
+use crate::test_host::SshConnection;
 use crate::test_node::{AGENT, STATE, TestNode, result};
 
 fn numbers(events: &[Value]) -> Vec<u64> {
@@ -14,7 +14,7 @@ fn numbers(events: &[Value]) -> Vec<u64> {
 fn a_job_continues_without_its_connection_and_runs_once() {
     let Some(node) = TestNode::new() else { return };
     let spec = node.spec("dev");
-    let mut job = node.begin("--id first", &spec, Way::Anew);
+    let mut job = node.begin("--id first", &spec, SshConnection::New);
     job.until("step");
     let before = job.disconnect();
     let last = before.last().unwrap()["n"].as_u64().unwrap();
@@ -55,7 +55,7 @@ fn a_job_continues_without_its_connection_and_runs_once() {
     let under = |words: &str| {
         let command = format!("sudo flock {STATE}/lock {AGENT} job run {words}");
         let input = spec.to_string();
-        let run = node.bed.feed("web", &command, input.as_bytes());
+        let run = node.host.run_with_input("web", &command, input.as_bytes());
         (run.code, crate::test_node::events(&run.out))
     };
     let (code, events) = under("--id busy");
@@ -76,7 +76,7 @@ fn a_job_continues_without_its_connection_and_runs_once() {
     other["config"]["files"][0]["content"] = json!("other\n");
     let command = format!("sudo env HOMESTAK_CRASH_AFTER=0 {AGENT} job run --id killed");
     let input = other.to_string();
-    let run = node.bed.feed("web", &command, input.as_bytes());
+    let run = node.host.run_with_input("web", &command, input.as_bytes());
     let events = crate::test_node::events(&run.out);
     assert_eq!((run.code, text_of(&events)), (2, "killed".to_owned()));
     assert_eq!(node.status()["failed"]["error"], "killed");
@@ -87,15 +87,15 @@ fn a_job_continues_without_its_connection_and_runs_once() {
     for n in 0..10 {
         assert_eq!(node.job(&format!("--id many-{n}"), &other).0, 0);
     }
-    let kept = node.root(&format!("ls {STATE}/jobs | wc -l; stat -c %a {STATE}/jobs {STATE}/jobs/*; ls {STATE}/jobs/many-9/events"));
-    let kept = kept.good();
-    let lines: Vec<_> = kept.lines().collect();
-    assert_eq!(lines[0], "8", "{kept}");
-    assert!(lines[1..10].iter().all(|mode| *mode == "700"), "{kept}");
-    node.bed.destroy("lab");
+    let listing = node.root(&format!("ls {STATE}/jobs | wc -l; stat -c %a {STATE}/jobs {STATE}/jobs/*; ls {STATE}/jobs/many-9/events"));
+    let listing = listing.good();
+    let lines: Vec<_> = listing.lines().collect();
+    assert_eq!(lines[0], "8", "{listing}");
+    assert!(lines[1..10].iter().all(|mode| *mode == "700"), "{listing}");
+    node.host.destroy("lab");
 }
 
 /// The error code.
 fn text_of(events: &[Value]) -> String {
-    crate::bed::text(&result(events)["error"])
+    crate::test_host::text(&result(events)["error"])
 }

@@ -42,20 +42,22 @@ fn a_run_killed_after_any_step_and_repeated_has_the_same_result() {
         let now = node.snapshot();
         let lines: Vec<_> = now.lines().filter(|line| !right.contains(line)).collect();
         assert_eq!(now, right, "killed at {at}: {lines:#?}");
-        let shown = node
+        let differences = node
             .root(&format!("{AGENT} config show --json-output"))
             .good();
-        assert_eq!(shown, fields, "killed at {at}");
+        assert_eq!(differences, fields, "killed at {at}");
     }
     println!("killed at {points:?} of {n_steps} points");
     node.root(&format!("ls -A {STATE}")).good();
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }
 
-/// Applies a spec with an agent that aborts after some steps, and tells whether it did.
+/// Applies a spec with an agent that aborts after some steps, and returns whether it did.
 fn killed(node: &TestNode, at: usize, spec: &Value) -> bool {
     let command = format!("sudo env HOMESTAK_CRASH_AFTER={at} {AGENT} config apply --spec -");
-    let run = node.bed.feed("web", &command, spec.to_string().as_bytes());
+    let run = node
+        .host
+        .run_with_input("web", &command, spec.to_string().as_bytes());
     run.code != 0
 }
 

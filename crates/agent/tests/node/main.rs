@@ -16,8 +16,10 @@ mod fetch;
 mod hostile;
 mod job;
 mod killed;
+mod node_job;
 mod packages;
 mod posture;
+mod pull;
 mod refused;
 mod release;
 mod sample;
@@ -29,23 +31,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use homestak_test_support::bed::Bed;
-use homestak_test_support::{bed, server};
+use homestak_test_support::test_host::TestHost;
+use homestak_test_support::{server, test_host};
 
 /// Creates a local host, or prints why not. The tests of `homestak` compare the machine before and
 /// after.
-fn new_bed() -> Option<Bed> {
+fn new_test_host() -> Option<TestHost> {
     let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    Bed::new(program(), shared, |_| BTreeSet::new())
+    TestHost::new(program(), shared, |_| BTreeSet::new())
 }
 
-/// Builds the program `homestak`, and returns its path.
+/// Builds the program `homestak` unless the whole workspace was built, and returns its path.
 fn program() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
         .get_or_init(|| {
             let agent = PathBuf::from(env!("CARGO_BIN_EXE_homestak-agent"));
             let program = agent.with_file_name("homestak");
+            // `make test` has built everything.
+            if std::env::var_os("HOMESTAK_TEST_REQUIRE").is_some() && program.exists() {
+                return program;
+            }
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(["build", "--quiet", "--locked", "--package", "homestak"]);
             cargo.arg("--manifest-path");

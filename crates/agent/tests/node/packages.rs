@@ -81,6 +81,6 @@ fn interrupted_packages_are_finished_and_unavailable_ones_change_nothing() {
     assert_ne!(state_of("stumble"), "installed");
     assert_eq!(state_of("bystander"), "installed");
     node.root(&format!("{AGENT} config check")).good();
-    node.bed.destroy("lab");
-    node.bed.is_as_before();
+    node.host.destroy("lab");
+    node.host.assert_unchanged();
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::bed::text;
 use crate::sample;
+use crate::test_host::text;
 use crate::test_node::TestNode;
 
 /// Checks what a posture must and must not permit.
@@ -71,7 +71,7 @@ fn every_change_of_posture_grants_and_revokes_access() {
         assert_eq!(node.check(&spec), [""; 0], "{posture}");
         holds(&node, posture);
     }
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }
 
 #[test]
@@ -120,5 +120,5 @@ fn users_keys_rules_and_files_removed_from_the_spec_are_removed() {
         .map(|change| text(&change["since"]))
         .collect();
     assert!(since.iter().all(|since| since == "spec"), "{result:#}");
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::text;
-use crate::test_node::{STATE, TestNode};
+use crate::test_host::text;
+use crate::test_node::{AGENT, STATE, TestNode};
 
 /// Applies a spec that must fail without changing the node, and returns the message.
 pub fn refused(node: &TestNode, before: &[String], spec: &Value, code: i32) -> String {
@@ -179,7 +179,7 @@ fn specs_that_cannot_be_applied_are_refused_and_change_nothing() {
         .good();
 
     // Not as root.
-    let run = node.bed.feed(
+    let run = node.host.run_with_input(
         "web",
         "/usr/local/bin/homestak-agent config check --spec -",
         good.to_string().as_bytes(),
@@ -199,7 +199,7 @@ fn specs_that_cannot_be_applied_are_refused_and_change_nothing() {
     );
     let stored = node.root(&format!("cat {STATE}/spec.yaml")).json();
     assert_eq!(stored, good);
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }
 
 #[test]
@@ -217,4 +217,58 @@ fn a_missing_spec_and_wrong_usage_have_different_exit_codes() {
     );
     assert_eq!(agent(&["config", "aply"]).status.code(), Some(2));
     assert_eq!(agent(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn without_a_spec_commands_fail_with_a_hint_and_create_nothing() {
+    let Some(node) = TestNode::new() else { return };
+    let home = "/usr/local/etc/homestak";
+    let before = node
+        .root(&format!("find {home} 2>/dev/null || true"))
+        .good();
+    for words in ["run --once", "run --once --dry-run", "config check"] {
+        let run = node.root(&format!("{AGENT} {words}"));
+        assert_eq!(run.code, 1, "{words}: {}", run.err);
+        for part in ["homestak spec get", "homestak manifest apply"] {
+            assert!(run.err.contains(part), "{words}: {}", run.err);
+        }
+        assert_eq!(
+            run.err.matches("spec.yaml").count(),
+            1,
+            "{words}: {}",
+            run.err
+        );
+    }
+    let after = node
+        .root(&format!("find {home} 2>/dev/null || true"))
+        .good();
+    assert_eq!(after, before);
+    // Without root, the reason is given instead of a path.
+    node.apply(&node.spec("dev"));
+    for words in [
+        "config check",
+        "config apply --dry-run",
+        "spec validate",
+        "status",
+    ] {
+        let run = node.root(&format!(
+            "setpriv --reuid 65534 --regid 65534 --clear-groups {AGENT} {words}"
+        ));
+        assert_eq!(run.code, 2, "{words}: {}", run.err);
+        assert!(
+            run.err.contains("must be run as root"),
+            "{words}: {}",
+            run.err
+        );
+        assert!(!run.err.contains("spec.yaml"), "{words}: {}", run.err);
+    }
+    // Nothing watches this node, so only the last run is known.
+    let watched = node.root("systemctl is-active homestak-agent");
+    assert_ne!(watched.code, 0, "{}", watched.out);
+    let output = node.root(&format!("{AGENT} status")).good();
+    assert!(
+        output.starts_with("complete as of the last run"),
+        "{output}"
+    );
+    node.host.destroy("lab");
 }

@@ -23,6 +23,6 @@ fn a_spec_is_applied_to_a_debian_13_node() {
     assert_eq!(node.check(&spec), Vec::<String>::new());
     node.apply(&node.spec("dev"));
     assert_eq!(node.check(&node.spec("dev")), Vec::<String>::new());
-    node.bed.destroy("lab");
-    node.bed.is_as_before();
+    node.host.destroy("lab");
+    node.host.assert_unchanged();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bed::text;
+use crate::test_host::text;
 use crate::test_node::TestNode;
 
 const UNIT: &str =
@@ -51,5 +51,5 @@ fn a_file_that_its_service_rejects_is_restored_and_the_error_is_shown() {
     let refusals = result["refusals"].to_string();
     assert!(refusals.contains("nginx: no good"), "{result:#}");
     assert_eq!(node.root("cat /etc/nginx/nginx.conf").good(), "good\n");
-    node.bed.destroy("lab");
+    node.host.destroy("lab");
 }

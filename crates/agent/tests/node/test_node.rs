@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Run, Way, image, text};
+use crate::test_host::{Run, SshConnection, TestHost, image, text};
 
 /// The path of the agent on the node.
 pub const AGENT: &str = "/usr/local/bin/homestak-agent";
@@ -16,7 +16,7 @@ pub const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGa1xU0y8sYFqV1h8v3b0T1mJp6v6m9QxkVxg3p2Jq1d alice@desk";
 
 pub struct TestNode {
-    pub bed: Bed,
+    pub host: TestHost,
     address: String,
 }
 
@@ -28,27 +28,29 @@ impl TestNode {
 
     /// The same with another image.
     pub fn of(image: &str) -> Option<Self> {
-        let mut bed = crate::new_bed()?;
-        bed.run(&["image", "build", image]).good();
-        bed.manifest("lab", &format!("  - {{name: web, image: {image}}}\n"));
-        bed.apply("lab");
-        bed.share("web");
-        let address = text(&bed.nodes()[0]["address"]);
+        let mut host = crate::new_test_host()?;
+        host.run(&["image", "build", image]).good();
+        host.manifest("lab", &format!("  - {{name: web, image: {image}}}\n"));
+        host.apply("lab");
+        host.open_shared_connection("web");
+        let address = text(&host.nodes()[0]["address"]);
         let agent = std::fs::read(env!("CARGO_BIN_EXE_homestak-agent")).unwrap();
         let put = format!("sudo tee {AGENT} >/dev/null && sudo chmod 755 {AGENT}");
-        bed.feed("web", &put, &agent).good();
-        Some(Self { bed, address })
+        host.run_with_input("web", &put, &agent).good();
+        Some(Self { host, address })
     }
 
     /// Runs a command as root.
     pub fn root(&self, command: &str) -> Run {
-        self.bed.feed("web", "sudo sh -e", command.as_bytes())
+        self.host
+            .run_with_input("web", "sudo sh -e", command.as_bytes())
     }
 
     /// Runs the agent with a spec on its input.
     pub fn agent(&self, words: &str, spec: &Value) -> Run {
         let command = format!("sudo {AGENT} {words} --spec -");
-        self.bed.feed("web", &command, spec.to_string().as_bytes())
+        self.host
+            .run_with_input("web", &command, spec.to_string().as_bytes())
     }
 
     pub fn apply(&self, spec: &Value) -> Value {
@@ -62,10 +64,12 @@ impl TestNode {
     }
 
     /// Starts a job, whose events can be read.
-    pub fn begin(&self, words: &str, spec: &Value, way: Way) -> Job {
+    pub fn begin(&self, words: &str, spec: &Value, connection: SshConnection) -> Job {
         let command = format!("sudo {AGENT} job run {words}");
         let input = spec.to_string();
-        let mut ssh = self.bed.fed("web", &command, input.as_bytes(), way);
+        let mut ssh = self
+            .host
+            .command_with_input("web", &command, input.as_bytes(), connection);
         let mut child = ssh.stdout(Stdio::piped()).spawn().unwrap();
         Job {
             lines: BufReader::new(child.stdout.take().unwrap()),
@@ -76,7 +80,7 @@ impl TestNode {
 
     /// Runs a job to its end.
     pub fn job(&self, words: &str, spec: &Value) -> (i32, Vec<Value>) {
-        self.begin(words, spec, Way::Shared).end()
+        self.begin(words, spec, SshConnection::Shared).end()
     }
 
     /// Follows a job over new connections, until one succeeds.
@@ -94,7 +98,9 @@ impl TestNode {
 
     /// Runs a command over a new connection.
     pub fn run_separately(&self, command: &str) -> Run {
-        let mut ssh = self.bed.fed("web", command, b"", Way::Anew);
+        let mut ssh = self
+            .host
+            .command_with_input("web", command, b"", SshConnection::New);
         ssh.output().map(Run::from).unwrap()
     }
 

@@ -1,14 +1,10 @@
 //! What the agent reports of the machine it runs on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use homestak_core::converge;
-use jiff::Timestamp;
+use homestak_core::converge::{Change, DriftState, Managed, Resource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::change::{Change, ChangedSince, Danger, Handling};
-use super::resource::Resource;
 
 /// What a command of the agent prints: its result, or why it failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -124,33 +120,6 @@ pub struct ConfigDetail {
     pub managed: Managed,
 }
 
-/// What exists because of a spec.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Managed {
-    /// Packages that were not installed before.
-    pub packages: BTreeSet<String>,
-    /// Users, and whether they can log in because of a spec.
-    pub users: BTreeMap<String, bool>,
-    /// Keys of users, without comments.
-    pub keys: BTreeMap<String, BTreeSet<String>>,
-    /// Units that did not run before.
-    pub services: BTreeSet<String>,
-    /// Files that did not exist before.
-    pub files: BTreeSet<String>,
-}
-
-impl From<converge::Managed> for Managed {
-    fn from(managed: converge::Managed) -> Self {
-        Self {
-            packages: managed.packages,
-            users: managed.users,
-            keys: managed.keys,
-            services: managed.services,
-            files: managed.files,
-        }
-    }
-}
-
 /// A spec that was fetched from a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SpecFetched {
@@ -162,6 +131,23 @@ pub struct SpecFetched {
     pub path: String,
     /// How many resources it has.
     pub resources: usize,
+}
+
+/// A spec that was obtained from a server and applied.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentPull {
+    /// Always `true`.
+    pub success: bool,
+    /// The spec.
+    pub spec: String,
+    /// The generation of the spec.
+    pub generation: u64,
+    /// Whether the server had a newer spec than the machine.
+    pub fetched: bool,
+    /// Whether anything was changed.
+    pub changed: bool,
+    /// Whether the server received the report.
+    pub reported: bool,
 }
 
 /// A spec that is valid.
@@ -197,7 +183,8 @@ pub struct AgentCorrection {
     /// The differences before.
     pub changes: Vec<Change>,
     /// The ids of the differences that were corrected.
-    pub mended: Vec<String>,
+    #[serde(rename = "mended")]
+    pub corrected: Vec<String>,
     /// The differences that are left.
     pub left: Vec<Change>,
 }
@@ -218,122 +205,10 @@ pub struct AgentStatus {
     /// Whether it corrects drift.
     pub enforcing: bool,
     /// Drift, and what was done about it.
-    pub drift: Drift,
+    pub drift: DriftState,
 }
 
 /// A marker as it was written, perhaps by an earlier version of the agent: `phase`, `status`,
 /// `spec`, and when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Marker(pub serde_json::Value);
-
-/// Drift, and what was done about it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Drift {
-    /// When the machine was last checked.
-    pub looked: Option<Timestamp>,
-    /// How often it was checked.
-    pub looks: u64,
-    /// Why nothing is corrected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
-    /// What is not corrected: why, by the id of the difference.
-    pub refused: BTreeMap<String, String>,
-    /// The id of the boot that uptimes refer to.
-    pub boot: String,
-    /// What differs now, by id.
-    pub open: BTreeMap<String, OpenDrift>,
-    /// What was corrected, newest last.
-    pub recent: Vec<CorrectedDrift>,
-    /// Fields that were corrected or could not be, by id.
-    pub again: BTreeMap<String, RepeatedDrift>,
-}
-
-/// A difference that exists now.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct OpenDrift {
-    /// When it was first seen.
-    pub seen: Timestamp,
-    /// What has changed since the spec was last applied.
-    pub since: ChangedSince,
-    /// What the spec says.
-    pub expected: String,
-    /// What the machine has.
-    pub found: String,
-    /// What is done about it.
-    pub handling: Handling,
-    /// How a mistake here could cut the machine off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub danger: Option<Danger>,
-    /// Why it was not corrected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-}
-
-/// A difference that was corrected.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CorrectedDrift {
-    /// Resource and field.
-    pub id: String,
-    /// When it was first seen.
-    pub seen: Timestamp,
-    /// When it was corrected.
-    pub mended: Timestamp,
-    /// What it is again.
-    pub expected: String,
-    /// What it had been changed to.
-    pub found: String,
-}
-
-/// A field that was corrected or could not be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RepeatedDrift {
-    /// When it was corrected, as uptimes in milliseconds.
-    pub mended_at: Vec<u64>,
-    /// How often in a row it could not be corrected.
-    pub failed: u32,
-    /// How often in a row something changed it back.
-    pub fights: u32,
-    /// Until when it is only reported, as an uptime in milliseconds.
-    pub held_until: Option<u64>,
-}
-
-impl From<&converge::DriftState> for Drift {
-    fn from(drift: &converge::DriftState) -> Self {
-        let open = |open: &converge::OpenDrift| OpenDrift {
-            seen: open.first_seen,
-            since: open.cause.into(),
-            expected: open.expected.clone(),
-            found: open.found.clone(),
-            handling: open.handling.into(),
-            danger: open.danger.map(Danger::from),
-            why: open.error.clone(),
-        };
-        let corrected = |mended: &converge::CorrectedDrift| CorrectedDrift {
-            id: mended.id.clone(),
-            seen: mended.first_seen,
-            mended: mended.corrected,
-            expected: mended.expected.clone(),
-            found: mended.found.clone(),
-        };
-        let repeated = |again: &converge::FieldBackoff| RepeatedDrift {
-            mended_at: again.corrected_at.clone(),
-            failed: again.n_failures,
-            fights: again.n_flaps,
-            held_until: again.held_until,
-        };
-        Self {
-            looked: drift.last_check,
-            looks: drift.n_checks,
-            trouble: drift.error.clone(),
-            refused: drift.refused.clone(),
-            boot: drift.boot_id.clone(),
-            open: (drift.open.iter())
-                .map(|(id, one)| (id.clone(), open(one)))
-                .collect(),
-            recent: drift.recent.iter().map(corrected).collect(),
-            again: (drift.backoff.iter())
-                .map(|(id, one)| (id.clone(), repeated(one)))
-                .collect(),
-        }
-    }
-}

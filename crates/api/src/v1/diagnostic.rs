@@ -1,12 +1,12 @@
 //! Errors, diagnostics of documents, and what their codes mean.
 
+use homestak_core::plan::Refusal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::plan::Refusal;
-use super::words::words;
+use super::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// What kind of failure it is; the exit code follows from it.
     FailureKind {
         /// It failed, or a document is invalid.
@@ -20,7 +20,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// How severe a diagnostic is.
     DiagnosticSeverity from homestak_core::doc::Severity {
         /// The document cannot be used.
@@ -64,7 +64,7 @@ pub enum FailureDetail {
     Diagnostic(Diagnostic),
     /// Something that a plan cannot do.
     Refusal(Refusal),
-    /// Why a node cannot be configured as its spec says.
+    /// Why the spec of a node cannot be applied.
     Reason(String),
 }
 

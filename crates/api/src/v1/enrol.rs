@@ -1,12 +1,12 @@
 //! How a node obtains its certificate.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::certificate::Issued;
 
 /// A request for a certificate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EnrolRequest {
     /// The node's name.
     pub node: String,
@@ -19,7 +19,7 @@ pub struct EnrolRequest {
 }
 
 /// The certificate of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EnrolResponse {
     /// The certificate and those that signed it, in PEM.
     pub chain: String,

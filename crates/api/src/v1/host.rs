@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::words::words;
+use super::string_enum::string_enum;
 
 /// Every host of the site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -57,8 +57,8 @@ pub struct PveHost {
     /// The SHA-256 fingerprint of its certificate.
     pub fingerprint: Option<String>,
     /// What it reports of itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub says: Option<PveReport>,
+    #[serde(rename = "says", default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<PveReport>,
 }
 
 /// What a Proxmox VE host reports of itself.
@@ -108,8 +108,8 @@ pub struct LocalHost {
     /// The directory with its nodes and images.
     pub root: String,
     /// Whether it is ready.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub says: Option<LocalReport>,
+    #[serde(rename = "says", default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<LocalReport>,
 }
 
 /// Whether this machine is ready.
@@ -131,8 +131,8 @@ pub struct SimHost {
     /// The directory with its state.
     pub directory: String,
     /// Whether it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub says: Option<SimReport>,
+    #[serde(rename = "says", default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<SimReport>,
 }
 
 /// Whether the simulator runs.
@@ -154,8 +154,8 @@ pub struct SshHost {
     /// Its address and port.
     pub address: Option<String>,
     /// Whether it answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub says: Option<SshReport>,
+    #[serde(rename = "says", default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<SshReport>,
 }
 
 /// Whether a host answers.
@@ -214,7 +214,7 @@ pub struct HostPreflight {
 pub struct PreflightFinding {
     /// What was checked.
     pub check: String,
-    /// How it came out.
+    /// Its result.
     pub outcome: PreflightOutcome,
     /// What was found.
     pub detail: String,
@@ -222,8 +222,8 @@ pub struct PreflightFinding {
     pub fix: String,
 }
 
-words! {
-    /// How a check came out.
+string_enum! {
+    /// The result of a check.
     PreflightOutcome {
         /// It passed.
         Good = "good",

@@ -1,7 +1,8 @@
 //! The table of outputs: which command prints which type, under which `kind`.
 //!
 //! Every output is an object that begins with `kind` and `version`. A constant of this module ties
-//! a kind to its type, so that nothing else can be printed under it.
+//! a kind to its type, so that nothing else can be printed under it. [`UNTAGGED`] lists lines of events
+//! and files, which have none.
 
 use std::marker::PhantomData;
 
@@ -111,12 +112,17 @@ impl OutputKind {
     }
 }
 
-/// Adds `kind` and `version` to the schema of a type.
-fn schema<T: JsonSchema>(kind: &str) -> Value {
+/// Returns the schema of what a type writes.
+fn plain_schema<T: JsonSchema>() -> Value {
     let generator = SchemaSettings::draft2020_12()
         .for_serialize()
         .into_generator();
-    let mut schema = generator.into_root_schema_for::<T>().to_value();
+    generator.into_root_schema_for::<T>().to_value()
+}
+
+/// Adds `kind` and `version` to the schema of a type.
+fn schema<T: JsonSchema>(kind: &str) -> Value {
+    let mut schema = plain_schema::<T>();
     let head = json!({
         "kind": { "description": "Which output it is.", "const": kind },
         "version": { "description": "The version of the output.", "const": VERSION },
@@ -136,6 +142,60 @@ fn schema<T: JsonSchema>(kind: &str) -> Value {
     schema
 }
 
+/// JSON without `kind`: a line of events, or a file that a command writes.
+pub struct UntaggedOutput {
+    /// The name of its schema.
+    pub name: &'static str,
+    /// The program that writes it.
+    pub program: Program,
+    /// What it is and where it is found.
+    pub description: &'static str,
+    /// Returns its JSON Schema, of draft 2020-12.
+    pub schema: fn() -> Value,
+    /// Reads a value as its type and returns what that type writes.
+    pub round_trip: fn(Value) -> serde_json::Result<Value>,
+}
+
+impl UntaggedOutput {
+    const fn new<T: Serialize + DeserializeOwned + JsonSchema>(
+        name: &'static str,
+        program: Program,
+        description: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            program,
+            description,
+            schema: plain_schema::<T>,
+            round_trip: |value| serde_json::to_value(serde_json::from_value::<T>(value)?),
+        }
+    }
+}
+
+/// Everything that is written as JSON for other processes without `kind`.
+pub const UNTAGGED: &[UntaggedOutput] = &[
+    UntaggedOutput::new::<RunEvent>(
+        "event",
+        Program::Homestak,
+        "a line of `--events`: an event of a run",
+    ),
+    UntaggedOutput::new::<SimEndpoint>(
+        "sim-endpoint",
+        Program::Homestak,
+        "the file `endpoint.json` in the directory of a simulator that runs",
+    ),
+    UntaggedOutput::new::<TestReport>(
+        "test-report",
+        Program::Homestak,
+        "the report of `manifest test`, in the directory `reports` of the state directory",
+    ),
+    UntaggedOutput::new::<AgentEvent>(
+        "event",
+        Program::Agent,
+        "a line of `job run`, `job undo` and `job follow`: an event of a job",
+    ),
+];
+
 /// Commands of `homestak` that print no output of a kind, and what they print instead.
 pub const WITHOUT_KIND: &[(&str, &str)] = &[
     ("completions", "a script for a shell"),
@@ -146,6 +206,7 @@ pub const WITHOUT_KIND: &[(&str, &str)] = &[
     ("resolve ansible", "variables in the format of Ansible"),
     ("resolve tofu", "variables in the format of OpenTofu"),
     ("run", "what `homestak-agent run` prints"),
+    ("schema", "JSON Schemas, unless `--out` is given"),
     ("spec get", "what `homestak-agent spec get` prints"),
     ("ssh", "what the node prints"),
     ("status", "what `homestak-agent status` prints"),
@@ -180,10 +241,14 @@ outputs! {
         IMAGE_LIST: ImageList = "image.list" by ["image list"];
         IMAGE_REMOVE: ImageChange = "image.remove" by ["image remove"];
         IMAGE_VERIFY: ImageVerification = "image.verify" by ["image verify"];
+        JOB_CANCEL: node_update::CancelledJob = "job.cancel" by ["job cancel"];
+        JOB_LIST: node_job::Jobs = "job.list" by ["job list"];
+        JOB_SHOW: node_update::ShownJob = "job.show" by ["job show"];
         LOCAL_CLEAN: LocalCleanup = "local.clean" by ["local clean"];
         LOCAL_SHOW: LocalNodes = "local.show" by ["local show"];
         LOGS: NodeLogs = "logs" by ["logs"];
         MANIFEST_APPLY: RunResult = "manifest.apply" by ["manifest apply"];
+        MANIFEST_CONFIGURE: RunResult = "manifest.configure" by ["manifest configure"];
         MANIFEST_DESTROY: RunResult = "manifest.destroy" by ["manifest destroy"];
         MANIFEST_FORGET: ManifestForget = "manifest.forget" by ["manifest forget"];
         MANIFEST_GRAPH: ManifestGraph = "manifest.graph" by ["manifest graph"];
@@ -193,6 +258,7 @@ outputs! {
         MANIFEST_PLAN: ManifestPlan = "manifest.plan" by [
             "manifest plan",
             "manifest apply --dry-run",
+            "manifest configure --dry-run",
             "manifest destroy --dry-run",
             "manifest reidentify --dry-run",
             "manifest test --dry-run",
@@ -206,7 +272,22 @@ outputs! {
         MANIFEST_TEST: RunResult = "manifest.test" by ["manifest test"];
         MANIFEST_UNLOCK: ManifestUnlock = "manifest.unlock" by ["manifest unlock"];
         MANIFEST_VALIDATE: ManifestValidation = "manifest.validate" by ["manifest validate"];
+        NODE_ENROL: node_status::NodeStatus = "node.enrol" by ["node enrol"];
+        NODE_JOB: node_update::NodeJob = "node.job" by ["node job"];
+        NODE_LIST: node_status::Nodes = "node.list" by ["node list"];
+        NODE_REVOKE: node_status::NodeStatus = "node.revoke" by ["node revoke"];
+        NODE_SHOW: node_status::NodeDetail = "node.show" by ["node show"];
+        NODE_UPDATE: node_update::NodeUpdate = "node.update"
+            by ["node update", "node update --dry-run"];
         SCHEMA: SchemaFiles = "schema" by ["schema --out"];
+        SERVER_CHECK: ServerCheck = "server.check" by ["server check"];
+        SERVER_PUBLISH: ServerPublish = "server.publish" by ["server publish"];
+        SERVER_RELOAD: ServerReload = "server.reload" by ["server reload"];
+        SERVER_ROTATE_KEY: ServerRotateKey = "server.rotate-key" by ["server rotate-key"];
+        SERVER_START: ServerStart = "server.start" by ["server start"];
+        SERVER_STATUS: ServerStatus = "server.status" by ["server status"];
+        SERVER_STOP: ServerStop = "server.stop" by ["server stop"];
+        SERVER_TRUST: ServerTrust = "server.trust" by ["server trust"];
         SECRETS_CHECK: SecretsCheck = "secrets.check" by ["secrets check"];
         SECRETS_DECRYPT: SecretsDecrypted = "secrets.decrypt" by ["secrets decrypt"];
         SECRETS_EDIT: SecretsEdited = "secrets.edit" by ["secrets edit"];
@@ -229,7 +310,9 @@ outputs! {
         SPEC_VALIDATE: SpecValidation = "spec.validate" by ["spec validate"];
         STATE_REBUILD: StateRebuild = "state.rebuild" by ["state rebuild"];
         TOKEN_INSPECT: TokenInspection = "token.inspect" by ["token inspect"];
+        TOKEN_LIST: node_status::Tokens = "token.list" by ["token list"];
         TOKEN_MINT: TokenMinted = "token.mint" by ["token mint"];
+        TOKEN_REVOKE: node_status::TokenStatus = "token.revoke" by ["token revoke"];
         TOKEN_VERIFY: TokenInspection = "token.verify" by ["token verify"];
     }
     Agent {
@@ -241,6 +324,8 @@ outputs! {
         AGENT_JOB: AgentFailure = "job" by [
             "job run", "job undo", "job follow", "job confirm", "job work", "job guard",
         ];
+        AGENT_NODE_JOB: AgentOutput<node_job::JobOutcome> = "node-job" by ["node-job"];
+        AGENT_PULL: AgentOutput<AgentPull> = "pull" by ["pull"];
         AGENT_RUN: AgentOutput<AgentRun> = "run" by ["run"];
         AGENT_SPEC_GET: AgentOutput<SpecFetched> = "spec.get" by ["spec get"];
         AGENT_SPEC_VALIDATE: AgentOutput<SpecValid> = "spec.validate" by ["spec validate"];

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::words::words;
+use super::string_enum::string_enum;
 
 /// The nodes on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ pub struct LocalNode {
     pub running: bool,
 }
 
-words! {
+string_enum! {
     /// What a node on this machine runs in.
     LocalEngine {
         /// A container.

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use homestak_core::doc::manifest::{Mode, OnError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use serde_json::Value;
 
 use super::diagnostic::Diagnostic;
-use super::plan::{ConfigMode, OnError};
 use super::spec::{Origins, ResolvedSpec};
-use super::words::words;
+use super::string_enum::string_enum;
 
 /// Every manifest of the site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -71,7 +71,7 @@ pub struct ManifestGraph {
     pub out: Option<String>,
 }
 
-words! {
+string_enum! {
     /// The format of a drawing.
     GraphFormat {
         /// Text.
@@ -187,7 +187,7 @@ pub struct ResolvedNode {
     /// Whether nodes can run on it.
     pub can_host: bool,
     /// How it gets its spec.
-    pub mode: ConfigMode,
+    pub mode: Mode,
     /// Its spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<String>,
@@ -246,7 +246,7 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-words! {
+string_enum! {
     /// What a node is.
     NodeType {
         /// A virtual machine.

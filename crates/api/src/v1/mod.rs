@@ -1,48 +1,52 @@
-//! Version 1 of the wire: every type that another process reads, one file per resource.
+//! Version 1 of the wire format: the output types that other processes read, one file per resource.
 //!
 //! A type here is a commitment. Fields are added, never renamed or removed, and readers ignore
-//! fields they do not know. Nothing here decides or prints. Values of `core` are converted here,
-//! those of the engine, the providers and the driver in `homestak_driver::wire`.
+//! fields they do not know. The same holds for types of `core` that are stored and that `v1` re-uses
+//! unchanged: plans, changes, resources, drift and guests. Values of the engine, the providers and
+//! the driver are converted in `homestak_driver::wire`.
 
 mod agent;
-mod change;
+pub mod answer;
 mod diagnostic;
 pub mod enrol;
-mod guest;
+mod event;
 mod host;
 mod image;
 pub mod kind;
 mod local;
 mod manifest;
 mod node;
+pub mod node_job;
 pub mod node_status;
+pub mod node_update;
+pub mod openapi;
 mod plan;
 pub mod report;
-mod resource;
 mod run;
 mod secrets;
+mod server;
 mod sim;
 mod site;
 mod spec;
 mod state;
 mod status;
+mod string_enum;
 mod token;
-mod words;
+pub mod trigger;
 
 pub use agent::*;
-pub use change::*;
 pub use diagnostic::*;
-pub use guest::*;
+pub use event::*;
 pub use host::*;
 pub use image::*;
-pub use kind::{Document, Kind, OUTPUTS, OutputKind, Program, VERSION};
+pub use kind::{Document, Kind, OUTPUTS, OutputKind, Program, UNTAGGED, UntaggedOutput, VERSION};
 pub use local::*;
 pub use manifest::*;
 pub use node::*;
 pub use plan::*;
-pub use resource::*;
 pub use run::*;
 pub use secrets::*;
+pub use server::*;
 pub use sim::*;
 pub use site::*;
 pub use spec::*;

@@ -1,24 +1,36 @@
 //! What nodes report to a server.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How far a node is with its configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportState {
     /// It is fetching its spec.
     Fetching,
     /// It is applying its spec.
     Converging,
-    /// It is what its spec says.
+    /// It matches its spec.
     Converged,
-    /// It could not become what its spec says.
+    /// Its spec could not be fetched or applied.
     Failed,
 }
 
+impl ReportState {
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fetching => "fetching",
+            Self::Converging => "converging",
+            Self::Converged => "converged",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// A report of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// The run of the agent that it is about.
     pub run: String,
@@ -47,7 +59,7 @@ pub struct Report {
 }
 
 /// A report as the server keeps it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceivedReport {
     /// Its number; later reports have higher ones.
     pub id: i64,
@@ -59,7 +71,7 @@ pub struct ReceivedReport {
 }
 
 /// Reports of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reports {
     /// Oldest first.
     pub reports: Vec<ReceivedReport>,

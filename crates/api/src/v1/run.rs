@@ -2,19 +2,21 @@
 
 use std::net::IpAddr;
 
+use homestak_core::observed::GuestId;
+use homestak_core::plan::StepKind;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::guest::GuestId;
-use super::plan::StepKind;
-use super::words::words;
+use super::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// The command that a run belongs to.
     RunVerb {
         /// `manifest apply`
         Apply = "apply",
+        /// `manifest configure`
+        Configure = "configure",
         /// `manifest destroy`
         Destroy = "destroy",
         /// `manifest test`
@@ -29,10 +31,11 @@ words! {
 }
 
 impl RunVerb {
-    /// Returns the word.
-    pub fn word(self) -> &'static str {
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Apply => "apply",
+            Self::Configure => "configure",
             Self::Destroy => "destroy",
             Self::Test => "test",
             Self::Resume => "resume",
@@ -47,7 +50,7 @@ impl RunVerb {
 pub struct RunResult {
     /// The command.
     pub verb: RunVerb,
-    /// Whether it did what was asked for.
+    /// Whether it succeeded.
     pub success: bool,
     /// How long it took, in seconds.
     pub duration_seconds: f64,
@@ -75,7 +78,7 @@ pub struct RunResult {
 pub struct NodeResult {
     /// Its name.
     pub name: String,
-    /// How far it is.
+    /// Its state.
     pub status: ProgressStatus,
     /// The id of its guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +86,9 @@ pub struct NodeResult {
     /// Its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip: Option<IpAddr>,
+    /// The outcome of its configuration; none without a spec, and while it is not applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigState>,
     /// How long its steps took, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<f64>,
@@ -91,20 +97,30 @@ pub struct NodeResult {
     pub error: Option<String>,
 }
 
+string_enum! {
+    /// The outcome of the configuration of a node.
+    ConfigState {
+        /// It matches its spec.
+        Configured = "configured",
+        /// Its host is simulated, and nothing was configured.
+        Simulated = "simulated",
+    }
+}
+
 /// What a run did to an image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageResult {
     /// Its name, with its host.
     pub name: String,
-    /// How far it is.
+    /// Its state.
     pub status: ProgressStatus,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-words! {
-    /// How far a node or an image is.
+string_enum! {
+    /// The state of a node or an image in a run.
     ProgressStatus {
         /// Nothing was started.
         Pending = "pending",
@@ -129,7 +145,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// How a run ended.
     RunEnding {
         /// Everything is done.
@@ -154,7 +170,7 @@ pub struct TestPhase {
     pub name: String,
     /// What it checks.
     pub description: String,
-    /// How it came out.
+    /// Its result.
     pub status: TestStatus,
     /// What went wrong, and notices; may be empty.
     pub message: String,
@@ -162,8 +178,8 @@ pub struct TestPhase {
     pub duration: f64,
 }
 
-words! {
-    /// How a phase of a test came out.
+string_enum! {
+    /// The result of a phase of a test.
     TestStatus {
         /// It passed.
         Passed = "passed",
@@ -227,26 +243,26 @@ pub struct RollbackPreview {
     pub manifest: String,
     /// Its hosts.
     pub hosts: Vec<String>,
-    /// What it did, and what becomes of that.
+    /// The effects of the run, and what the rollback does with each.
     pub undo: Vec<RollbackItem>,
     /// `true` when there is nothing to do; not present in a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
 }
 
-/// Something that a run did.
+/// An effect of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RollbackItem {
     /// The node or image.
     pub name: String,
-    /// What becomes of it.
+    /// What the rollback does with it.
     pub effect: RollbackEffect,
-    /// The same, for a person.
+    /// The same as text.
     pub text: String,
 }
 
-words! {
-    /// What becomes of something when a run is rolled back.
+string_enum! {
+    /// What a rollback does with an effect of a run.
     RollbackEffect {
         /// It is reverted.
         Undone = "undo",
@@ -257,7 +273,7 @@ words! {
     }
 }
 
-/// A run on record.
+/// A recorded run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunSummary {
     /// Its number.
@@ -282,7 +298,7 @@ pub struct RunSummary {
     pub resumable: bool,
 }
 
-/// Runs on record, newest first.
+/// Recorded runs, newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunHistory {
     /// The runs.
@@ -316,7 +332,7 @@ pub struct RunPhase {
     pub duration: f64,
 }
 
-/// A manifest on a host that is not locked any more.
+/// The result of `manifest unlock`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ManifestUnlock {
     /// Always `true`.
@@ -325,11 +341,11 @@ pub struct ManifestUnlock {
     pub manifest: String,
     /// The host.
     pub host: String,
-    /// Who had locked it; none when it was not locked.
+    /// The process that held the lock; none when it was not locked.
     pub held_by: Option<String>,
     /// Since when it was locked.
     pub since: Option<Timestamp>,
-    /// The last heartbeat of who had locked it.
+    /// The last heartbeat of that process.
     pub heartbeat: Option<Timestamp>,
 }
 

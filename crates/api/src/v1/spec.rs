@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use homestak_core::converge::Change;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::change::Change;
 use super::diagnostic::Diagnostic;
 
 /// Every spec of the site.

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use homestak_core::observed::GuestId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::guest::GuestId;
 
 /// Records of nodes that were restored from the hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

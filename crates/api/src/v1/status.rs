@@ -1,12 +1,13 @@
 //! The state of the nodes of a manifest.
 
+use homestak_core::observed::GuestId;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::guest::GuestId;
-use super::run::{ImageResult, ProgressStatus, RunSummary};
-use super::words::words;
+use super::report::ReportState;
+use super::run::{ConfigState, ImageResult, ProgressStatus, RunSummary};
+use super::string_enum::string_enum;
 
 /// The state of nodes, by the run that last changed them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +36,7 @@ pub struct RunStatus {
     pub nodes: Vec<NodeStatus>,
     /// The images that were downloaded, or could not be.
     pub images: Vec<ImageResult>,
-    /// Who carries it out.
+    /// Who executes it.
     pub held_by: Option<String>,
     /// Whether hosts were not queried, because of `--offline`.
     pub offline: bool,
@@ -60,15 +61,42 @@ pub struct NodeStatus {
     pub error: Option<String>,
     /// Whether it runs; none with `--offline`.
     pub power: Option<NodePower>,
+    /// The outcome of its configuration; none without a spec, while it is not applied, and with
+    /// `--offline`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigState>,
     /// Whether it differs from its manifest and spec; none when that is not known.
     pub differs: Option<bool>,
     /// How it differs.
     pub differences: Option<Vec<String>>,
-    /// When it was last reached.
+    /// When it was last reached, or contacted the server.
     pub last_contact: Option<Timestamp>,
+    /// What it last reported to the server; none for nodes that do not report, with `--offline`, and
+    /// when it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<NodeReport>,
 }
 
-words! {
+/// What a node that fetches its spec last reported to the server: its own account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeReport {
+    /// How far it was; none if it has not reported.
+    pub state: Option<ReportState>,
+    /// The generation of the spec that it last named.
+    pub generation: Option<u64>,
+    /// The generation that is published.
+    pub published: Option<u64>,
+    /// Whether it has an older spec than the published one; none when that is not known.
+    pub behind: Option<bool>,
+    /// How many differences it had when it last converged or failed.
+    pub drift: Option<u64>,
+    /// Why it failed, if it did then.
+    pub error: Option<String>,
+    /// Whether it has not contacted the server for longer than three of its intervals.
+    pub silent: bool,
+}
+
+string_enum! {
     /// Whether a node runs.
     NodePower {
         /// It runs.

@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 pub struct TokenMinted {
     /// The token.
     pub token: String,
-    /// What it claims.
+    /// The claims of the token.
     pub claims: TokenClaims,
 }
 
-/// What a token claims.
+/// The claims of a token, and whether its signature is valid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenInspection {
     /// Always `true`.
     pub success: bool,
-    /// What it claims.
+    /// The claims of the token.
     pub claims: TokenClaims,
-    /// Whether its signature is valid; none when it was not verified.
+    /// Whether its signature is valid; `null` if it was not verified.
     pub verified: Option<bool>,
 }
 
-/// The claims of a token, under the keys they have in it.
+/// The claims of a token. Fields have the same names as in the token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenClaims {
     /// The version of its format.

@@ -21,10 +21,10 @@ pub struct ManifestArgs {
     /// Manifest as JSON text
     #[arg(long, value_name = "JSON")]
     pub manifest_json: Option<String>,
-    /// Host that nodes run on when they name none
+    /// Host for nodes that name none: a name from `nodes/`, `local` or `sim`
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
-    /// Who starts configuration, for all nodes
+    /// Who configures nodes; overrides the mode of every node
     #[arg(long, value_enum)]
     pub mode: Option<ModeArg>,
 }
@@ -37,22 +37,29 @@ impl ManifestArgs {
             file: self.manifest_file.clone(),
             json: self.manifest_json.clone(),
             host: self.host.clone(),
-            mode: self.mode.map(|mode| match mode {
-                ModeArg::Push => Mode::Push,
-                ModeArg::Pull => Mode::Pull,
-                ModeArg::Hybrid => Mode::Hybrid,
-            }),
+            mode: self.mode.map(ModeArg::mode),
         }
     }
 }
 
-/// Who starts the configuration.
+/// Who configures nodes.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ModeArg {
     /// The driver, over SSH
     Push,
     /// The node itself
     Pull,
-    /// The driver triggers it, the node does the rest
+    /// The node itself, when the driver requests it
     Hybrid,
+}
+
+impl ModeArg {
+    /// Returns the mode.
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Self::Push => Mode::Push,
+            Self::Pull => Mode::Pull,
+            Self::Hybrid => Mode::Hybrid,
+        }
+    }
 }

@@ -4,13 +4,14 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use homestak_core::plan::OnError;
 use homestak_driver::runs::RunSelector;
+use homestak_driver::select::ManifestSelector;
 use homestak_driver::settings::VmEngine;
 
-use super::ManifestArgs;
+use super::{ManifestArgs, ModeArg};
 
 /// Arguments of `manifest plan`.
 #[derive(Debug, Clone, Args)]
@@ -46,6 +47,53 @@ pub struct ApplyArgs {
     pub keep_on_failure: bool,
 }
 
+/// Arguments of `manifest configure`.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigureArgs {
+    /// Names of nodes; all nodes of the manifest when omitted
+    #[arg(value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// Name of a manifest of the site
+    #[arg(
+        short = 'M',
+        long,
+        value_name = "NAME",
+        required_unless_present = "manifest_file"
+    )]
+    pub manifest: Option<String>,
+    /// File with a manifest
+    #[arg(long, value_name = "FILE", conflicts_with = "manifest")]
+    pub manifest_file: Option<PathBuf>,
+    /// Host that nodes run on when they name none
+    #[arg(short = 'H', long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Who starts configuration, for all nodes
+    #[arg(long, value_enum)]
+    pub mode: Option<ModeArg>,
+    /// What to do when a node fails
+    #[arg(long, value_parser = on_error())]
+    pub on_error: Option<OnError>,
+    /// How many nodes to process in parallel
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub parallel: Option<u32>,
+    /// How it is executed.
+    #[command(flatten)]
+    pub execute: ExecuteArgs,
+}
+
+impl ConfigureArgs {
+    /// Returns the manifest that is chosen.
+    pub fn choice(&self) -> ManifestSelector {
+        ManifestSelector {
+            name: self.manifest.clone(),
+            file: self.manifest_file.clone(),
+            json: None,
+            host: self.host.clone(),
+            mode: self.mode.map(ModeArg::mode),
+        }
+    }
+}
+
 /// Arguments of `manifest destroy`.
 #[derive(Debug, Clone, Args)]
 pub struct DestroyArgs {
@@ -53,7 +101,7 @@ pub struct DestroyArgs {
     #[command(flatten)]
     pub manifest: ManifestArgs,
     /// What to do when a node fails
-    #[arg(long, value_parser = on_error())]
+    #[arg(long, value_name = "ACTION", value_parser = on_error())]
     pub on_error: Option<OnError>,
     /// How many nodes to process in parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -75,7 +123,7 @@ pub struct TestArgs {
     /// How it is executed.
     #[command(flatten)]
     pub execute: ExecuteArgs,
-    /// Keep everything when something fails
+    /// Do not destroy the nodes when something fails
     #[arg(long)]
     pub keep_on_failure: bool,
     /// Directory of the reports; `reports` in the state directory when omitted
@@ -87,13 +135,13 @@ pub struct TestArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct PlanOptionArgs {
     /// Apply only the first N levels of nodes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     pub depth: Option<usize>,
-    /// Destroy guests of the manifest that it no longer contains
+    /// Destroy guests of nodes that were removed from the manifest
     #[arg(long)]
     pub prune: bool,
     /// What to do when a node fails
-    #[arg(long, value_parser = on_error())]
+    #[arg(long, value_name = "ACTION", value_parser = on_error())]
     pub on_error: Option<OnError>,
     /// How many nodes to process in parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -112,8 +160,8 @@ pub struct ExecuteArgs {
     /// Skip the checks of the hosts
     #[arg(long)]
     pub skip_preflight: bool,
-    /// Install missing packages for the host `local` first (Debian and Ubuntu); `test` falls back to
-    /// the simulator when this machine cannot run nodes
+    /// First install packages that the host `local` needs (Debian and Ubuntu); `manifest test` uses
+    /// the simulator if this machine still cannot run nodes
     #[arg(long)]
     pub setup: bool,
     /// What `vm` nodes on the host `local` run in
@@ -127,9 +175,9 @@ pub struct ExecuteArgs {
 /// What `vm` nodes on the host `local` run in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VmEngineArg {
-    /// Virtual machines if the processor supports it, else containers
+    /// Virtual machines if KVM works, otherwise containers
     Auto,
-    /// Virtual machines, emulated if the processor does not support it
+    /// Virtual machines; without KVM they are emulated, which is slow
     Qemu,
     /// Containers
     Container,
@@ -149,14 +197,14 @@ impl VmEngineArg {
 /// Parses `--on-error`.
 fn on_error() -> impl TypedValueParser<Value = OnError> {
     let value = |choice: &OnError| {
-        PossibleValue::new(choice.word()).help(match choice {
+        PossibleValue::new(choice.name()).help(match choice {
             OnError::Stop => "Start no new steps; keep what was created",
             OnError::Rollback => "Revert the changes of this run",
             OnError::Continue => "Continue with nodes that do not depend on it",
         })
     };
     PossibleValuesParser::new(OnError::ALL.iter().map(value))
-        .try_map(|word| OnError::from_word(&word).ok_or("it is not one of the choices"))
+        .try_map(|name| OnError::from_name(&name).ok_or("it is not one of the choices"))
 }
 
 /// Arguments of `manifest rollback`.
@@ -179,20 +227,20 @@ pub struct RollbackArgs {
 /// Selects runs.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunArgs {
-    /// Name of a manifest; not needed when only one has an unfinished run
+    /// Select runs of this manifest
     #[arg(value_name = "NAME", conflicts_with = "manifest")]
     pub name: Option<String>,
-    /// Name of a manifest; not needed when only one has an unfinished run
+    /// Select runs of this manifest
     #[arg(short = 'M', long, value_name = "NAME")]
     pub manifest: Option<String>,
-    /// Runs on this host only
+    /// Select runs on this host
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
 }
 
 impl RunArgs {
     /// Returns the selection.
-    pub fn which(&self) -> RunSelector {
+    pub fn selector(&self) -> RunSelector {
         RunSelector {
             manifest: self.manifest.clone().or_else(|| self.name.clone()),
             host: self.host.clone(),

@@ -14,7 +14,7 @@ pub enum SimCommand {
         /// Its state directory.
         #[command(flatten)]
         state: SimStateArgs,
-        /// Speed of time, as a multiple of the wall clock
+        /// Speed of simulated time, as a multiple of real time
         #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
         speed: f64,
     },
@@ -38,10 +38,10 @@ pub enum SimCommand {
     },
     /// Replay recordings of a real Proxmox VE against the simulator, and report differences
     Replay {
-        /// Files with one exchange per line, as JSON
+        /// Recordings: one request and its response per line, as JSON
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Replay this flow only; repeat for more
+        /// Replay only entries with this `flow`; repeat for more
         #[arg(long = "flow", value_name = "NAME")]
         flows: Vec<String>,
     },
@@ -62,7 +62,7 @@ pub struct SimServeArgs {
     /// `--state`
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<std::net::SocketAddr>,
-    /// Keep the state in this directory, for the next server
+    /// Keep the state in this directory, and continue from it
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Exit after this many seconds without a request or a task
@@ -77,10 +77,10 @@ pub struct SimServeArgs {
     /// Seed of the random number generator
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Speed of time, as a multiple of the wall clock
+    /// Speed of simulated time, as a multiple of real time
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub speed: f64,
-    /// How time advances
+    /// How simulated time advances
     #[arg(long, value_enum, default_value_t = PaceArg::Real, conflicts_with = "speed")]
     pub pace: PaceArg,
     /// File with faults and events, a list in YAML or JSON
@@ -91,7 +91,7 @@ pub struct SimServeArgs {
 /// How time advances in the simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PaceArg {
-    /// With the clock
+    /// With real time, times `--speed`
     Real,
     /// Only on `POST /sim/step`
     Stepped,

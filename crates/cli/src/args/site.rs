@@ -9,7 +9,7 @@ use clap::Subcommand;
 pub enum SiteCommand {
     /// Show which site is used and why, and its contents
     Show,
-    /// Create a site from the stock site
+    /// Create a site: a copy of the stock site, with new secrets
     Init {
         /// The directory; it must be new or empty
         directory: PathBuf,
@@ -41,7 +41,7 @@ pub enum HostCommand {
         #[arg(long)]
         offline: bool,
     },
-    /// Show and record the fingerprint of a host's certificate
+    /// Show the fingerprint of a host's certificate, and record it after confirmation
     Trust {
         /// Name of the host
         name: String,
@@ -49,9 +49,9 @@ pub enum HostCommand {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Print the commands that create a minimal role and a token
+    /// Print the commands that create minimal roles, a user and a token
     Role {
-        /// Name of the host; the commands then name its storages
+        /// Name of a host, to use its storages in the commands
         name: Option<String>,
         /// Version of Proxmox VE
         #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(8..=9))]
@@ -67,7 +67,7 @@ pub enum HostCommand {
     Preflight {
         /// Name of the host
         name: String,
-        /// Also check for this manifest
+        /// Also check whether this manifest can run on the host
         #[arg(short = 'M', long, value_name = "NAME")]
         manifest: Option<String>,
     },

@@ -69,12 +69,12 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
         let names = Images::names();
         return Err(DriverError::unknown("image", unknown, names.into_iter()));
     }
-    let say = |line: &str| printer.say(line);
+    let report = |line: &str| printer.message(line);
     let building = async {
         for name in names {
-            images.ensure_tree(name, &say).await?;
+            images.ensure_tree(name, &report).await?;
             if disk {
-                images.ensure_disk(name, &say).await?;
+                images.ensure_disk(name, &report).await?;
             }
         }
         Ok(())
@@ -87,10 +87,10 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
         }
     })?;
     let Some(built) = built else {
-        printer.say("Interrupted; incomplete images were deleted.");
+        printer.message("Interrupted; incomplete images were deleted.");
         return Ok(ExitCode::from(130));
     };
-    built.map_err(worded)?;
+    built.map_err(driver_error)?;
     let keys: Vec<String> = names
         .iter()
         .filter_map(|name| Some(images.current_tree(name)?.key))
@@ -98,7 +98,7 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
     let is_built =
         |image: &&ImageInfo| keys.contains(&image.key) || disk && is_disk_of(image, names);
     let images = wire::image::images(images.list().iter().filter(is_built));
-    if printer.shape.json {
+    if printer.output.json {
         let success = true;
         printer.json(&kind::IMAGE_BUILD, &ImageChange { success, images });
     } else {
@@ -120,14 +120,14 @@ fn is_disk_of(image: &ImageInfo, names: &[String]) -> bool {
 }
 
 fn list(images: &[ImageInfo], printer: &Printer) {
-    if printer.shape.json {
+    if printer.output.json {
         let images = wire::image::images(images);
         printer.json(&kind::IMAGE_LIST, &ImageList { images });
         return;
     }
     if images.is_empty() {
         let names = Images::names().join(", ");
-        return printer.say(&format!(
+        return printer.message(&format!(
             "No image is built. `homestak image build NAME` builds one of: {names}."
         ));
     }
@@ -147,7 +147,7 @@ fn list(images: &[ImageInfo], printer: &Printer) {
             state.to_owned(),
         ]
     });
-    let headings = ["name", "key", "made", "size", "files", "state"];
+    let headings = ["name", "key", "created", "size", "files", "state"];
     printer.data(&table::render(&headings, rows.collect()));
 }
 
@@ -164,13 +164,13 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
         }
         Ok(verifications)
     })?;
-    let verifications = verifications.map_err(worded)?;
+    let verifications = verifications.map_err(driver_error)?;
     let damaged: Vec<String> = verifications
         .iter()
         .filter(|verification| !verification.is_intact())
         .map(|verification| verification.info.id())
         .collect();
-    if printer.shape.json {
+    if printer.output.json {
         let verification = v1::ImageVerification {
             success: damaged.is_empty(),
             images: verifications.iter().map(wire::image::verified).collect(),
@@ -179,15 +179,15 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
         return Ok(ExitCode::from(u8::from(!damaged.is_empty())));
     }
     for verification in &verifications {
-        let word = if verification.is_intact() {
+        let status = if verification.is_intact() {
             "sound"
         } else {
             "CHANGED"
         };
-        printer.data(&format!("{word:<8} {}\n", verification.info.id()));
+        printer.data(&format!("{status:<8} {}\n", verification.info.id()));
     }
     if damaged.is_empty() {
-        printer.say(&format!(
+        printer.message(&format!(
             "{} as built.",
             count(verifications.len(), "image")
         ));
@@ -232,10 +232,10 @@ fn remove(
         free.map(ImageInfo::id).collect()
     } else {
         for name in &names {
-            for image in images.find(name).map_err(worded)? {
+            for image in images.find(name).map_err(driver_error)? {
                 if let Some(node) = needed_by(&image) {
                     return Err(DriverError::refused(format!(
-                        "The image `{}` is what node `{node}` is made of.",
+                        "The image `{}` is used by node `{node}`.",
                         image.id()
                     ))
                     .hint("destroy the node first; homestak local show lists them"));
@@ -251,13 +251,13 @@ fn remove(
         }
         Ok(removed)
     })?;
-    let removed = removed.map_err(worded)?;
-    if printer.shape.json {
+    let removed = removed.map_err(driver_error)?;
+    if printer.output.json {
         let (success, images) = (true, wire::image::images(&removed));
         printer.json(&kind::IMAGE_REMOVE, &ImageChange { success, images });
     } else {
         let bytes: u64 = removed.iter().map(|image| image.bytes).sum();
-        printer.say(&format!(
+        printer.message(&format!(
             "Removed {}, {} MiB.",
             count(removed.len(), "image"),
             bytes >> 20
@@ -267,13 +267,13 @@ fn remove(
 }
 
 /// Words an error for a person.
-fn worded(error: ImageError) -> DriverError {
+fn driver_error(error: ImageError) -> DriverError {
     let text = chain(&error);
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
     let text: String = first.into_iter().chain(letters).collect();
     let made = match error {
-        // Nothing is wrong with the image; it is the wrong moment.
+        // The image is valid; it can be removed once no node uses it.
         ImageError::InUse { .. } => DriverError::refused(format!("{text}.")),
         _ => DriverError::failed(format!("{text}.")),
     };

@@ -28,10 +28,10 @@ pub(super) fn run(command: &LocalCommand, settings: &Settings, printer: &Printer
 }
 
 fn open(settings: &Settings) -> Result<Local, DriverError> {
-    local::open(&settings.driver).map_err(|error| word(&error))
+    local::open(&settings.driver).map_err(|error| driver_error(&error))
 }
 
-fn word(error: &PortError) -> DriverError {
+fn driver_error(error: &PortError) -> DriverError {
     DriverError::of_host(LOCAL, error)
 }
 
@@ -41,12 +41,12 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
 
 /// Installs missing packages, and prints which.
 pub(super) async fn install(printer: &Printer) -> Result<(), DriverError> {
-    printer.say("Checking for missing packages.");
+    printer.message("Checking for missing packages.");
     let installed = run_blocking(local::install).await?;
     if installed.is_empty() {
-        printer.say("Nothing is missing.");
+        printer.message("Nothing is missing.");
     } else {
-        printer.say(&format!("Installed {}.", installed.join(", ")));
+        printer.message(&format!("Installed {}.", installed.join(", ")));
     }
     Ok(())
 }
@@ -57,13 +57,13 @@ fn setup(settings: &Settings, printer: &Printer) -> Outcome {
 }
 
 fn show(local: &Local, printer: &Printer) -> Outcome {
-    let nodes = local.nodes().map_err(|error| word(&error))?;
-    if printer.shape.json {
+    let nodes = local.nodes().map_err(|error| driver_error(&error))?;
+    if printer.output.json {
         printer.json(&kind::LOCAL_SHOW, &wire::local::nodes(local, &nodes));
         return Ok(ExitCode::SUCCESS);
     }
     if nodes.is_empty() {
-        printer.say("There are no nodes on this machine.");
+        printer.message("There are no nodes on this machine.");
         return Ok(ExitCode::SUCCESS);
     }
     let headings = [
@@ -88,21 +88,21 @@ fn row(node: &Node, running: bool) -> Vec<String> {
 
 fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
     let nodes = if all {
-        local.nodes().map_err(|error| word(&error))?
+        local.nodes().map_err(|error| driver_error(&error))?
     } else {
         Vec::new()
     };
-    let found = local.leftovers().map_err(|error| word(&error))?;
+    let found = local.leftovers().map_err(|error| driver_error(&error))?;
     for (node, _) in &nodes {
-        printer.say(&format!("  node {} of {}", node.name, node.manifest));
+        printer.message(&format!("  node {} of {}", node.name, node.manifest));
     }
     for leftover in &found {
-        printer.say(&format!("  {leftover}"));
+        printer.message(&format!("  {leftover}"));
     }
     if nodes.is_empty() && found.is_empty() {
         // Also removes what only an empty host leaves, such as lock files.
-        local.clean().map_err(|error| word(&error))?;
-        printer.say("Nothing to remove.");
+        local.clean().map_err(|error| driver_error(&error))?;
+        printer.message("Nothing to remove.");
         return done(0, 0, printer);
     }
     if !nodes.is_empty() && !yes {
@@ -121,22 +121,28 @@ fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
     // A node that cannot be removed does not prevent the removal of others.
     let mut failed = None;
     for (node, _) in &nodes {
-        printer.say(&format!("Removing {}.", node.name));
+        printer.message(&format!("Removing {}.", node.name));
         if let Err(error) = local.remove(node) {
-            let error = word(&error);
-            printer.say(&format!("{}: {}", node.name, error.message));
+            let error = driver_error(&error);
+            printer.message(&format!("{}: {}", node.name, error.message));
             failed.get_or_insert(error);
         }
     }
-    let gone = local.clean().map_err(|error| word(&error))?;
+    let gone = local.clean().map_err(|error| driver_error(&error))?;
     if let Some(error) = failed {
         return Err(error);
     }
-    done(nodes.len(), gone.len().max(found.len()), printer)
+    // The removal of a node can remove some of them, and reveal others.
+    let leftovers = gone.len().max(found.len());
+    let removed = [(nodes.len(), "node"), (leftovers, "leftover")];
+    let removed = removed.into_iter().filter(|(number, _)| *number > 0);
+    let removed: Vec<String> = removed.map(|(number, what)| count(number, what)).collect();
+    printer.message(&format!("Removed: {}.", removed.join(", ")));
+    done(nodes.len(), leftovers, printer)
 }
 
 fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
-    if printer.shape.json {
+    if printer.output.json {
         printer.json(&kind::LOCAL_CLEAN, &LocalCleanup { nodes, leftovers });
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 mod explain;
 mod host;
 mod image;
+mod job;
 mod local;
 pub(crate) mod manifest;
 mod names;
@@ -11,6 +12,7 @@ mod pages;
 mod resolve;
 mod schema;
 pub(crate) mod secrets;
+mod server;
 mod sim;
 mod site;
 mod spec;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use homestak_api::durable::{self, Access};
 use homestak_api::v1::{Diagnostic, Kind};
 use homestak_core::doc::{Diagnostics, Sources};
+use homestak_core::shell::quote_if_needed;
 use homestak_driver::{Driver, DriverError, Session, wire};
 use serde::Serialize;
 
@@ -44,6 +47,9 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Spec(command) => spec::run(command, settings, printer),
         Command::Site(command) => site::run(command, settings, printer),
         Command::Host(command) => host::run(command, settings, printer),
+        Command::Server(command) => server::run(command, settings, printer),
+        Command::Node(command) => node::registered::run(&command, settings, printer),
+        Command::Job(command) => job::run(&command, settings, printer),
         Command::State(command) => state::run(&command, settings, printer),
         Command::Sim(command) => sim::run(command, settings, printer),
         Command::Image(command) => image::run(command, settings, printer),
@@ -76,14 +82,14 @@ fn driver(
     events: bool,
     printer: &Printer,
 ) -> Result<(Driver, Arc<Screen>), DriverError> {
-    let screen = Arc::new(Screen::new(printer.shape, events));
+    let screen = Arc::new(Screen::new(printer.output, events));
     let driver = Driver::new(Arc::new(session), &settings.driver, screen.clone())?;
     Ok((driver, screen))
 }
 
 /// Runs the agent on this machine: a machine that drives others is a node too.
 fn run_agent(command: &[&str], own: AgentArgs, printer: &Printer) -> ExitCode {
-    let json = printer.shape.json.then(|| OsString::from("--json-output"));
+    let json = printer.output.json.then(|| OsString::from("--json-output"));
     let words = ["homestak"].iter().chain(command).map(OsString::from);
     homestak_agent::main(words.chain(json).chain(own.words))
 }
@@ -98,13 +104,22 @@ fn verdict<T: Serialize>(
 ) -> Outcome {
     printer.diagnostics(faults, sources);
     let valid = faults.errors() == 0;
-    if printer.shape.json {
+    if printer.output.json {
         let diagnostics = wire::diagnostic::diagnostics(faults, sources);
         printer.json(kind, &body(valid, diagnostics));
     } else if valid {
         printer.data(&format!("{good}\n"));
     }
     Ok(ExitCode::from(u8::from(!valid)))
+}
+
+/// Returns the command as it was given, with another flag.
+fn repeated(flag: &str) -> String {
+    let quoted = |word: &OsString| quote_if_needed(&word.to_string_lossy());
+    let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let given = given.iter().map(quoted);
+    let words: Vec<String> = given.chain([flag.to_owned()]).collect();
+    format!("homestak {}", words.join(" "))
 }
 
 /// Asks for confirmation, unless `--yes` was given.
@@ -116,7 +131,9 @@ async fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), Drive
         Answer::Yes => Ok(()),
         Answer::No => Err(DriverError::refused("Not confirmed; nothing was changed.")),
         Answer::NoTerminal => {
-            Err(DriverError::refused("There is no terminal for confirmation.").hint("use --yes"))
+            let refused =
+                DriverError::refused("This needs confirmation, and there is no terminal.");
+            Err(refused.hint(format!("to confirm: {}", repeated("--yes"))))
         }
     }
 }

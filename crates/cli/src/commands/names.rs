@@ -1,4 +1,4 @@
-//! Names for completions: manifests, hosts, nodes. Errors are ignored: there are no names then.
+//! Shell completion of names: manifests, hosts, nodes. If they cannot be read, none are offered.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ _homestak_name_nodes() { compadd -- ${(f)"$(homestak completions --names nodes 2
 
 "#;
 
-/// Adds names to a script.
+/// Adds the completion of names to a completion script.
 pub(super) fn add(shell: clap_complete::Shell, script: &str) -> String {
     match shell {
         clap_complete::Shell::Bash => format!("{script}{BASH}"),
@@ -54,7 +54,8 @@ pub(super) fn add(shell: clap_complete::Shell, script: &str) -> String {
     }
 }
 
-/// The first line names the command that the script is for, and stays first.
+/// Inserts the functions after the first line, `#compdef homestak`, which must stay first, and uses
+/// them for the arguments that are names.
 fn zsh(script: &str) -> String {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
     let mut text = format!("{first}\n\n{ZSH}");
@@ -69,10 +70,10 @@ fn zsh(script: &str) -> String {
         } else {
             ""
         };
-        let named = format!(":_homestak_name_{kind}'");
+        let completer = format!(":_homestak_name_{kind}'");
         let line = match kind {
             "" => line.to_owned(),
-            _ => line.replace(":_default'", &named),
+            _ => line.replace(":_default'", &completer),
         };
         text += &line;
         text.push('\n');
@@ -80,26 +81,31 @@ fn zsh(script: &str) -> String {
     text
 }
 
-/// Prints names, one in a line.
+/// Prints names, one per line.
 pub(super) fn print(kind: NamesArg, settings: &Settings, printer: &Printer) -> ExitCode {
-    let names = known(kind, settings).unwrap_or_default();
+    let names = read_names(kind, settings).unwrap_or_default();
     let lines = names.into_iter().map(|name| format!("{name}\n"));
     printer.data(&lines.collect::<String>());
     ExitCode::SUCCESS
 }
 
-fn known(kind: NamesArg, settings: &Settings) -> Result<BTreeSet<String>, DriverError> {
+fn read_names(kind: NamesArg, settings: &Settings) -> Result<BTreeSet<String>, DriverError> {
     let session = settings.session()?;
     Ok(match kind {
         NamesArg::Manifests => session.catalog.manifests.keys().cloned().collect(),
         NamesArg::Hosts => {
-            let own = session.catalog.built_in_hosts().map(str::to_owned);
-            session.catalog.guest_hosts().cloned().chain(own).collect()
+            let built_in = session.catalog.built_in_hosts().map(str::to_owned);
+            session
+                .catalog
+                .guest_hosts()
+                .cloned()
+                .chain(built_in)
+                .collect()
         }
         NamesArg::Nodes => {
             let journal = journal(&settings.driver)?;
-            let which = RunSelector::default();
-            let nodes = block_on(nodes::all(journal.as_ref(), &session, &which))??;
+            let all_runs = RunSelector::default();
+            let nodes = block_on(nodes::all(journal.as_ref(), &session, &all_runs))??;
             let nodes = nodes.list.iter();
             nodes.map(|node| node.name().to_owned()).collect()
         }

@@ -35,6 +35,6 @@ pub(super) fn man(out: Option<&Path>, printer: &Printer) -> Outcome {
         |error: std::io::Error| DriverError::file("write manual pages to", directory, &error);
     fs_err::create_dir_all(directory).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
-    printer.say(&format!("Wrote manual pages to {}", directory.display()));
+    printer.message(&format!("Wrote manual pages to {}", directory.display()));
     Ok(ExitCode::SUCCESS)
 }

@@ -31,10 +31,13 @@ pub(super) fn run(command: ResolveCommand, settings: &Settings, printer: &Printe
             export,
         ),
     };
+    if matches!(export.compat, CompatArg::Seed) {
+        printer.message("notice: `--compat seed` is now `--compat legacy`");
+    }
     match &export.out {
         Some(path) => {
             write_private(path, &format!("{json:#}\n"))?;
-            printer.say(&format!(
+            printer.message(&format!(
                 "Wrote {} (mode 0600, with secrets)",
                 path.display()
             ));
@@ -42,7 +45,9 @@ pub(super) fn run(command: ResolveCommand, settings: &Settings, printer: &Printe
         None => {
             printer.raw_json(&json);
             if !export.show_secrets {
-                printer.say("notice: secrets are masked; --out FILE writes them to a private file");
+                printer.message(
+                    "notice: secrets are masked; --out FILE writes them to a private file",
+                );
             }
         }
     }
@@ -52,12 +57,12 @@ pub(super) fn run(command: ResolveCommand, settings: &Settings, printer: &Printe
 fn compat(export: &ExportArgs) -> Compat {
     match export.compat {
         CompatArg::Current => Compat::Current,
-        CompatArg::Seed => Compat::Seed,
+        CompatArg::Legacy | CompatArg::Seed => Compat::Legacy,
     }
 }
 
 /// Secrets are written to private files only, unless `--show-secrets` is given.
-fn reveal(export: &ExportArgs) -> SecretVisibility {
+fn secret_visibility(export: &ExportArgs) -> SecretVisibility {
     if export.out.is_some() || export.show_secrets {
         SecretVisibility::Exposed
     } else {
@@ -97,7 +102,7 @@ fn tofu_variables(
         host,
         node,
         compat: compat(export),
-        visibility: reveal(export),
+        visibility: secret_visibility(export),
         server_url: settings.server.as_deref(),
         ssh_private_key_file: &key,
         user: &settings.user,
@@ -126,6 +131,6 @@ fn ansible_variables(
     site::check_site(catalog, &mut faults);
     faults.extend(document.diagnostics.clone());
     require_sound(printer, &faults, &catalog.sources)?;
-    ansible::variables(catalog, posture, compat(export), reveal(export))
+    ansible::variables(catalog, posture, compat(export), secret_visibility(export))
         .ok_or_else(|| DriverError::failed(format!("The posture `{posture}` could not be read.")))
 }

@@ -15,13 +15,13 @@ use crate::ui::Printer;
 pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -> Outcome {
     let kinds: Vec<DocumentKind> = match wanted {
         None => DocumentKind::ALL.to_vec(),
-        Some(word) => {
+        Some(name) => {
             let found = DocumentKind::ALL
                 .iter()
                 .copied()
-                .find(|kind| kind.word() == word);
-            let known = || DocumentKind::ALL.iter().map(|kind| kind.word());
-            vec![found.ok_or_else(|| DriverError::unknown("kind of document", word, known()))?]
+                .find(|kind| kind.name() == name);
+            let known = || DocumentKind::ALL.iter().map(|kind| kind.name());
+            vec![found.ok_or_else(|| DriverError::unknown("kind of document", name, known()))?]
         }
     };
     let Some(directory) = out else {
@@ -30,7 +30,7 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
             all => {
                 let map: Map<_, _> = all
                     .iter()
-                    .map(|kind| (kind.word().to_owned(), kind.schema()))
+                    .map(|kind| (kind.name().to_owned(), kind.schema()))
                     .collect();
                 printer.raw_json(&Value::Object(map));
             }
@@ -41,11 +41,11 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
         .map_err(|error| DriverError::file("create", directory, &error))?;
     let mut written = Vec::new();
     for kind in kinds {
-        let path = directory.join(format!("{}.v{}.json", kind.word(), kind.version()));
+        let path = directory.join(format!("{}.v{}.json", kind.name(), kind.version()));
         write_file(&path, &format!("{:#}\n", kind.schema()))?;
         written.push(path.display().to_string());
     }
-    if printer.shape.json {
+    if printer.output.json {
         let files = SchemaFiles {
             success: true,
             files: written,

@@ -31,7 +31,7 @@ pub(super) fn run(command: SiteCommand, settings: &Settings, printer: &Printer) 
     }
 }
 
-/// Gives the site another id, after saying what follows from it.
+/// Gives the site another id, after showing the consequences.
 fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printer) -> Outcome {
     let session = settings.session()?;
     let new = match wanted {
@@ -44,7 +44,7 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
     let journal = journal(&settings.driver)?;
     let known = match session.known_id() {
         Ok(known) => known.cloned(),
-        // What the file holds is no id, so nothing is lost with it.
+        // The file has no valid id that could be lost.
         Err(IdError::InvalidStock { .. }) if wanted.is_some() => None,
         Err(error) => {
             let failed = session.id().err().unwrap_or_else(|| error.into());
@@ -57,10 +57,10 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
         }
     };
     if known.as_ref() == Some(&new) {
-        if printer.shape.json {
+        if printer.output.json {
             print_new_id(&new, known.as_ref(), None, printer);
         } else {
-            printer.say(&format!(
+            printer.message(&format!(
                 "The site's id is `{new}` already; nothing was changed."
             ));
         }
@@ -70,7 +70,7 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
         let mut runs = block_on(journal.runs(None))??;
         runs.retain(|run| run.site.as_ref() == Some(known));
         for run in newest(runs).iter().filter(|run| is_unfinished(run)) {
-            printer.say(&format!(
+            printer.message(&format!(
                 "notice: run {} ({} `{}` on {}) is unfinished; with another id it is neither resumed nor undone",
                 run.id,
                 run.verb,
@@ -79,16 +79,16 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
             ));
         }
         let question = format!(
-            "Replace the site's id `{known}`? Guests that carry it belong to another site afterwards: \
+            "Replace the site's id `{known}`? Guests tagged with it belong to another site afterwards: \
              nothing here changes or removes them any more."
         );
         block_on(agree(yes, &question, printer))??;
     }
     let file = session.replace_id(&new)?;
-    if printer.shape.json {
+    if printer.output.json {
         print_new_id(&new, known.as_ref(), Some(&file), printer);
     } else {
-        printer.say(&format!(
+        printer.message(&format!(
             "The site's id is `{new}`, written to {}",
             file.display()
         ));
@@ -106,7 +106,7 @@ fn print_new_id(new: &SiteId, before: Option<&SiteId>, file: Option<&Path>, prin
     printer.json(&kind::SITE_NEW_ID, &body);
 }
 
-/// Says in a few words why the id is unknown.
+/// Returns a short reason why the id is unknown.
 fn unknown(error: &IdError) -> String {
     let (path, why) = match error {
         IdError::Invalid { path } | IdError::InvalidStock { path, .. } => (path, "is not valid"),
@@ -130,7 +130,11 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         SiteSource::Stock => "stock".to_owned(),
     };
     let id = session.known_id().map_err(unknown);
-    let by = session.search.searched.last().map_or("", |look| look.by);
+    let by = session
+        .search
+        .searched
+        .last()
+        .map_or("", |candidate| candidate.by);
     let secrets = match &catalog.secrets {
         None => "none",
         Some(secrets) if secrets.value.is_none() => "cannot be opened",
@@ -147,15 +151,22 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         (DocumentKind::Node, catalog.nodes.len()),
     ]
     .to_vec();
-    if printer.shape.json {
-        let looked_at = session.search.searched.iter().map(|look| SiteCandidate {
-            by: look.by.to_owned(),
-            path: look.path.as_ref().map(|path| path.display().to_string()),
-            outcome: outcome(look).to_owned(),
-        });
+    if printer.output.json {
+        let looked_at = session
+            .search
+            .searched
+            .iter()
+            .map(|candidate| SiteCandidate {
+                by: candidate.by.to_owned(),
+                path: candidate
+                    .path
+                    .as_ref()
+                    .map(|path| path.display().to_string()),
+                outcome: outcome(candidate).to_owned(),
+            });
         let documents = counts.iter();
         let documents =
-            documents.map(|(kind, number)| (format!("{}s", kind.word()), (*number).into()));
+            documents.map(|(kind, number)| (format!("{}s", kind.name()), (*number).into()));
         let detail = SiteDetail {
             site: chosen,
             chosen_by: by.to_owned(),
@@ -171,18 +182,18 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
     }
     let documents: Vec<String> = counts
         .iter()
-        .map(|(kind, number)| count(*number, kind.word()))
+        .map(|(kind, number)| count(*number, kind.name()))
         .collect();
     let rows = session
         .search
         .searched
         .iter()
-        .map(|look| {
-            let path = look
+        .map(|candidate| {
+            let path = candidate
                 .path
                 .as_ref()
                 .map_or_else(String::new, |path| path.display().to_string());
-            vec![look.by.to_owned(), outcome(look).to_owned(), path]
+            vec![candidate.by.to_owned(), outcome(candidate).to_owned(), path]
         })
         .collect();
     let shown = match &id {
@@ -200,8 +211,8 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn outcome(look: &SearchedPath) -> &'static str {
-    match look.outcome {
+fn outcome(candidate: &SearchedPath) -> &'static str {
+    match candidate.outcome {
         SearchOutcome::NotSet => "not set",
         SearchOutcome::Missing => "does not exist",
         SearchOutcome::Empty => "not a site",
@@ -211,7 +222,7 @@ fn outcome(look: &SearchedPath) -> &'static str {
 
 fn start(directory: &Path, printer: &Printer) -> Outcome {
     let written = init(directory)?;
-    if printer.shape.json {
+    if printer.output.json {
         let init = SiteInit {
             success: true,
             site: directory.display().to_string(),
@@ -223,9 +234,9 @@ fn start(directory: &Path, printer: &Printer) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let shown = directory.display();
-    // It must hold in every directory that one changes to.
+    // Absolute, so that it is valid in every directory.
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-    printer.say(&format!(
+    printer.message(&format!(
         "Wrote {} to {shown}\n\nNext:\n  homestak --site {shown} site validate\n  homestak --site {shown} manifest show n1-push\n  export HOMESTAK_SITE_CONFIG={}    # to leave --site out",
         count(written.len(), "file"),
         absolute.display(),
@@ -263,9 +274,9 @@ fn plaintext_in_git(file: &str) -> LoadProblem {
     LoadProblem {
         code: Code::PlaintextSecrets,
         severity: Severity::Error,
-        message: format!("`{file}` is not sealed and is tracked by git"),
+        message: format!("`{file}` is not encrypted and is tracked by git"),
         hint: format!(
-            "git rm --cached {file}, seal it with `homestak secrets encrypt`, and replace what was pushed"
+            "git rm --cached {file}, encrypt it with `homestak secrets encrypt`, and replace what was pushed"
         ),
     }
 }

@@ -9,7 +9,7 @@ use homestak_core::resolve::spec::{DEFAULT_POSTURE, check, spec};
 use homestak_driver::error::count;
 use homestak_driver::{DriverError, Session, require_sound, wire};
 
-use super::manifest::show::{origin_rows, reveal};
+use super::manifest::show::{origin_rows, secret_visibility};
 use super::{Outcome, run_agent, verdict};
 use crate::args::SpecCommand;
 use crate::settings::Settings;
@@ -44,7 +44,7 @@ fn list(session: &Session, printer: &Printer) -> Outcome {
             description,
         )
     });
-    if printer.shape.json {
+    if printer.output.json {
         let specs = described.map(|(name, posture, description)| SpecSummary {
             name: name.to_owned(),
             posture: posture.to_owned(),
@@ -79,9 +79,9 @@ fn show(
     let mut faults = Diagnostics::default();
     check(catalog, name, &mut faults);
     require_sound(printer, &faults, &catalog.sources)?;
-    let sheet = spec(catalog, name, None, reveal(show_secrets))
+    let sheet = spec(catalog, name, None, secret_visibility(show_secrets))
         .ok_or_else(|| DriverError::failed(format!("The spec `{name}` could not be read.")))?;
-    if printer.shape.json {
+    if printer.output.json {
         let sources = origin.then_some(&catalog.sources);
         printer.json(
             &kind::SPEC_SHOW,
@@ -102,15 +102,15 @@ fn show(
 
 fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outcome {
     let mut names: Vec<String> = Vec::new();
-    for word in wanted {
+    for name in wanted {
         // A path is read in place of the site's spec of that name.
-        if word.contains('/') || Path::new(word).is_file() {
-            names.push(session.add_file(DocumentKind::Spec, Path::new(word))?);
-        } else if session.catalog.specs.contains_key(word) {
-            names.push(word.clone());
+        if name.contains('/') || Path::new(name).is_file() {
+            names.push(session.add_file(DocumentKind::Spec, Path::new(name))?);
+        } else if session.catalog.specs.contains_key(name) {
+            names.push(name.clone());
         } else {
             let known = session.catalog.specs.keys().map(String::as_str);
-            return Err(DriverError::unknown("spec", word, known));
+            return Err(DriverError::unknown("spec", name, known));
         }
     }
     if wanted.is_empty() {

@@ -14,7 +14,7 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
-/// Something that the hosts have was not recorded.
+/// Exit code when some guests were not recorded.
 const REFUSED: u8 = 3;
 
 /// Runs a state command.
@@ -45,7 +45,7 @@ fn show(
         (true, true) => 0,
     };
     let before = summary.known.len() - summary.restored.len();
-    if printer.shape.json {
+    if printer.output.json {
         let rebuilt = wire::state::rebuild(summary, &locked, code == 0, args.dry_run);
         printer.json(&kind::STATE_REBUILD, &rebuilt);
         return Ok(ExitCode::from(code));
@@ -73,23 +73,24 @@ fn show(
             (manifest, Some(node)) => format!("{manifest}/{node}: "),
             (manifest, None) => format!("{manifest}: "),
         };
-        printer.say(&format!("refused: {about}{}", refusal.reason.text));
+        printer.message(&format!("refused: {about}{}", refusal.reason.text));
         printer.hint(&refusal.hint);
     }
     for notice in summary.other_sites() {
-        printer.say(&format!("notice: {notice}"));
+        printer.message(&format!("notice: {notice}"));
     }
     for (host, why) in &summary.lost {
-        printer.say(&format!("error: {host} could not be queried: {why}"));
+        printer.message(&format!("error: {host} could not be queried: {why}"));
     }
     if !locked.is_empty() {
-        printer
-            .say("This driver cannot log in to these nodes yet. On the console of each, as root:");
+        printer.message(
+            "This driver cannot log in to these nodes yet. On the console of each, as root:",
+        );
     }
     for (record, lines) in &locked {
-        printer.say(&format!("  {} on {}:", record.name, record.host));
+        printer.message(&format!("  {} on {}:", record.name, record.host));
         for line in lines {
-            printer.say(&format!("    {line}"));
+            printer.message(&format!("    {line}"));
         }
     }
     let verb = if args.dry_run {
@@ -98,7 +99,7 @@ fn show(
         "recorded"
     };
     let known = count(before, "node");
-    printer.say(&format!(
+    printer.message(&format!(
         "{} {verb}; {known} already recorded.",
         count(summary.restored.len(), "node")
     ));

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, IsTerminal as _};
 
-use homestak_api::runtime::off;
+use homestak_api::runtime::run_blocking;
 
 use super::Printer;
 
@@ -22,9 +22,9 @@ pub(crate) async fn ask(question: &str, printer: &Printer) -> Answer {
     if !std::io::stdin().is_terminal() {
         return Answer::NoTerminal;
     }
-    printer.say(&format!("{question} [y/N]"));
-    // Cancel safety: a line that nobody waits for any more is lost.
-    let line = off(|| {
+    printer.message(&format!("{question} [y/N]"));
+    // Cancel safety: after cancellation, a line that is read is lost.
+    let line = run_blocking(|| {
         let mut line = String::new();
         _ = std::io::stdin().lock().read_line(&mut line);
         line

@@ -35,8 +35,8 @@ pub(crate) fn render(fault: &Diagnostic, sources: &Sources) -> String {
     };
     let (near, far): (Vec<_>, Vec<_>) = places.into_iter().partition(together);
     group = group.element(snippet(&near, sources));
-    for place in far {
-        group = group.element(snippet(&[place], sources));
+    for range in far {
+        group = group.element(snippet(&[range], sources));
     }
     if let Some(hint) = &fault.hint {
         group = group.element(Level::HELP.with_name("hint").message(hint.as_str()));
@@ -52,7 +52,7 @@ fn snippet<'s>(places: &[(Span, Option<&'s str>)], sources: &'s Sources) -> Elem
         .source(first.file)
         .filter(|source| !source.secret && !source.text.is_empty());
     let marks: Option<Vec<_>> =
-        source.and_then(|source| places.iter().map(|place| mark(source, place.0)).collect());
+        source.and_then(|source| places.iter().map(|range| mark(source, range.0)).collect());
     let (Some(source), Some(marks)) = (source, marks) else {
         return Origin::path(location.path)
             .line(location.line)
@@ -68,7 +68,7 @@ fn snippet<'s>(places: &[(Span, Option<&'s str>)], sources: &'s Sources) -> Elem
         } else {
             AnnotationKind::Primary
         };
-        kind.span(mark.place.start - from..mark.place.end - from)
+        kind.span(mark.range.start - from..mark.range.end - from)
             .label(*label)
     });
     let text = source.text.get(from..to).unwrap_or_default();
@@ -79,19 +79,19 @@ fn snippet<'s>(places: &[(Span, Option<&'s str>)], sources: &'s Sources) -> Elem
         .into()
 }
 
-/// A place and the line it stands on, in bytes of the source.
+/// A marked range and its line, in bytes of the source.
 struct Mark {
     line: Range<usize>,
-    place: Range<usize>,
+    range: Range<usize>,
 }
 
-/// Finds the line of a place. A place over several lines is marked on its first one.
+/// Finds the line of a span. A span of several lines is marked on the first.
 fn mark(source: &Source, span: Span) -> Option<Mark> {
     let line = source.line_range(source.line_of(span.start));
     let start = (span.start as usize).clamp(line.start, line.end);
     let end = (span.end as usize).clamp(start, line.end);
     (line.len() <= LONGEST_LINE).then_some(Mark {
         line,
-        place: start..end,
+        range: start..end,
     })
 }

@@ -4,16 +4,19 @@
 
 pub(crate) mod ask;
 pub(crate) mod diagnostic;
+pub(crate) mod job;
 pub(crate) mod line;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod result;
 pub(crate) mod table;
+pub(crate) mod update;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use anstream::ColorChoice;
 use clap::CommandFactory as _;
@@ -29,9 +32,21 @@ use crate::args::{Cli, GlobalArgs};
 use crate::legacy;
 use crate::settings::variable;
 
-/// How output looks.
+/// The first error of a write to stdout.
+static WRITE_ERROR: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Remembers a failed write to stdout. A closed pipe is not an error.
+fn remember(written: std::io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        _ = WRITE_ERROR.set(error);
+    }
+}
+
+/// Format, colour and amount of output.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct OutputOptions {
     /// Results as JSON.
     pub json: bool,
     /// Whether stdout and stderr may have colour; each also needs a terminal behind it.
@@ -40,7 +55,7 @@ pub struct Shape {
     pub verbose: u8,
 }
 
-impl Shape {
+impl OutputOptions {
     /// Merges flags and environment.
     pub fn new(flags: &GlobalArgs) -> Self {
         let plain = flags.no_color || variable("NO_COLOR").is_some();
@@ -56,11 +71,12 @@ impl Shape {
         }
     }
 
-    /// Returns the style for errors before arguments are parsed.
+    /// Returns the options for errors before arguments are parsed.
     pub fn guess() -> Self {
+        let has = |word: &str| std::env::args_os().any(|one| one == word);
         Self::new(&GlobalArgs {
-            json_output: std::env::args_os().any(|word| word == "--json-output"),
-            no_color: std::env::args_os().any(|word| word == "--no-color"),
+            json_output: has("--json-output") || (has("server") && has("--json")),
+            no_color: has("--no-color"),
             ..GlobalArgs::default()
         })
     }
@@ -68,17 +84,16 @@ impl Shape {
 
 /// Prints results and messages.
 pub(crate) struct Printer {
-    /// How output looks.
-    pub(crate) shape: Shape,
+    pub(crate) output: OutputOptions,
 }
 
 impl Printer {
     /// Makes a printer.
-    pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape }
+    pub(crate) fn new(output: OutputOptions) -> Self {
+        Self { output }
     }
 
-    /// Prints data on stdout. A closed pipe is not an error.
+    /// Prints data on stdout.
     pub(crate) fn data(&self, text: &str) {
         let terminal = std::io::stdout().is_terminal();
         let mut out = anstream::AutoStream::new(std::io::stdout(), self.color(terminal));
@@ -86,21 +101,25 @@ impl Printer {
             true => escape_but_style(text),
             false => Cow::Borrowed(text),
         };
-        _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        remember(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     }
 
-    /// Prints a line that a node printed on stdout, after a label of ours: escaped on a terminal,
-    /// as it came elsewhere.
-    pub(crate) fn node_data(&self, label: &str, text: &str) {
-        self.node_line(std::io::stdout().lock(), label, text);
+    /// Prints a line of a node's stdout after a label; escaped on a terminal, otherwise unchanged.
+    pub(crate) fn node_stdout(&self, label: &str, text: &str) {
+        remember(self.node_line(std::io::stdout().lock(), label, text));
     }
 
-    /// The same for what a node printed on stderr.
-    pub(crate) fn node_talk(&self, label: &str, text: &str) {
-        self.node_line(std::io::stderr().lock(), label, text);
+    /// Prints a line of a node's stderr in the same way.
+    pub(crate) fn node_stderr(&self, label: &str, text: &str) {
+        _ = self.node_line(std::io::stderr().lock(), label, text);
     }
 
-    fn node_line(&self, mut out: impl Write + IsTerminal, label: &str, text: &str) {
+    fn node_line(
+        &self,
+        mut out: impl Write + IsTerminal,
+        label: &str,
+        text: &str,
+    ) -> std::io::Result<()> {
         let terminal = out.is_terminal();
         let text = match terminal {
             true => escape(text),
@@ -110,7 +129,7 @@ impl Printer {
             ColorChoice::Never => format!("{}{text}\n", anstream::adapter::strip_str(label)),
             _ => format!("{label}{text}\n"),
         };
-        _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+        out.write_all(line.as_bytes()).and_then(|()| out.flush())
     }
 
     /// Prints a result as JSON on stdout.
@@ -123,15 +142,14 @@ impl Printer {
         // Written as it is serialized: the text of a big manifest is as big as its values. JSON has
         // no colours.
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        if std::io::stdout().is_terminal() {
+        let written = if std::io::stdout().is_terminal() {
             let text = serde_json::to_string_pretty(value).unwrap_or_default();
-            _ = writeln!(out, "{}", escape_in_json(&text));
-            return;
-        }
-        _ = serde_json::to_writer_pretty(&mut out, value)
-            .map_err(std::io::Error::from)
-            .and_then(|()| out.write_all(b"\n"))
-            .and_then(|()| out.flush());
+            out.write_all(escape_in_json(&text).as_bytes())
+        } else {
+            serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)
+        };
+        let written = written.and_then(|()| out.write_all(b"\n"));
+        remember(written.and_then(|()| out.flush()));
     }
 
     /// Prints JSON in one line.
@@ -144,11 +162,11 @@ impl Printer {
             true => escape_in_json(&text),
             false => Cow::Borrowed(&*text),
         };
-        _ = writeln!(out, "{text}").and_then(|()| out.flush());
+        remember(writeln!(out, "{text}").and_then(|()| out.flush()));
     }
 
     /// Prints a message on stderr.
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn message(&self, text: &str) {
         let color = self.color(std::io::stderr().is_terminal());
         // Locked for the whole line: log lines of other threads come before or after it.
         let mut out = anstream::AutoStream::new(std::io::stderr().lock(), color);
@@ -157,7 +175,7 @@ impl Printer {
 
     /// Prints a hint.
     pub(crate) fn hint(&self, hint: &str) {
-        self.say(&format!("\n{} {hint}", "hint:".cyan().bold()));
+        self.message(&format!("\n{} {hint}", "hint:".cyan().bold()));
     }
 
     /// Logs what is being done.
@@ -166,7 +184,7 @@ impl Printer {
     }
 
     fn color(&self, terminal: bool) -> ColorChoice {
-        if terminal && self.shape.color != ColorChoice::Never {
+        if terminal && self.output.color != ColorChoice::Never {
             ColorChoice::Always
         } else {
             ColorChoice::Never
@@ -177,8 +195,8 @@ impl Printer {
     pub(crate) fn diagnostics(&self, faults: &Diagnostics, sources: &Sources) {
         let sorted = faults.sorted(sources);
         for fault in &sorted {
-            self.say(&diagnostic::render(fault, sources));
-            self.say("");
+            self.message(&diagnostic::render(fault, sources));
+            self.message("");
         }
         let more = faults.dropped();
         let errors = faults.errors();
@@ -191,15 +209,13 @@ impl Printer {
             if more > 0 {
                 line = format!("{line} ({more} not shown)");
             }
-            self.say(&format!("{line}."));
+            self.message(&format!("{line}."));
         }
     }
 
     /// Prints an error and returns its exit code.
     pub(crate) fn fail(&self, error: &DriverError) -> ExitCode {
-        if self.shape.json {
-            self.json(&kind::ERROR, &wire::diagnostic::failure(error));
-        }
+        self.fail_json(error);
         let label = match error.kind {
             ErrorKind::Failed | ErrorKind::Usage | ErrorKind::Stopped => "error",
             ErrorKind::Refused => "refused",
@@ -208,11 +224,18 @@ impl Printer {
             Some(code) => format!("{label}[{}]:", code.id()),
             None => format!("{label}:"),
         };
-        self.say(&format!("{} {}", label.red().bold(), error.message));
+        self.message(&format!("{} {}", label.red().bold(), error.message));
         for hint in &error.hints {
             self.hint(hint);
         }
         ExitCode::from(exit_code(error.kind))
+    }
+
+    /// Prints an error as JSON, when JSON is asked for.
+    fn fail_json(&self, error: &DriverError) {
+        if self.output.json {
+            self.json(&kind::ERROR, &wire::diagnostic::failure(error));
+        }
     }
 }
 
@@ -222,7 +245,7 @@ impl Notices for Printer {
     }
 
     fn notice(&self, text: &str) {
-        self.say(text);
+        self.message(text);
     }
 
     fn diagnostics(&self, faults: &Diagnostics, sources: &Sources) {
@@ -242,26 +265,51 @@ fn exit_code(kind: ErrorKind) -> u8 {
 
 /// Prints the overview for a call without arguments.
 pub(crate) fn print_help() {
-    _ = Cli::command().print_help();
+    remember(Cli::command().print_help());
 }
 
 /// Prints a result of the argument parser: help and version on stdout, errors on stderr.
 pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
-    if error.kind() == clap::error::ErrorKind::InvalidSubcommand
-        && let Some((verb, command)) = legacy::verb(arguments)
-    {
-        let message = format!(
-            "This version has no `homestak {command}` yet (`{verb}` is an earlier spelling of it)."
-        );
-        let hint =
-            "homestak manifest validate and homestak manifest show work on the same manifest";
-        return Printer::new(Shape::guess()).fail(&DriverError::usage(message).hint(hint));
-    }
     if error.use_stderr()
         && let Some((message, hint)) = legacy::removed(arguments)
     {
-        return Printer::new(Shape::guess()).fail(&DriverError::usage(message).hint(hint));
+        return Printer::new(OutputOptions::guess()).fail(&DriverError::usage(message).hint(hint));
     }
-    _ = error.print();
+    if error.use_stderr() {
+        Printer::new(OutputOptions::guess()).fail_json(&usage_error(error));
+        _ = error.print();
+    } else {
+        remember(error.print());
+    }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// Converts an error of the argument parser: the first paragraph of its text.
+fn usage_error(error: &clap::Error) -> DriverError {
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return DriverError::usage("A subcommand or an argument is missing.");
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let lines = text.lines().take_while(|line| !line.trim().is_empty());
+    let lines: Vec<&str> = lines.map(str::trim).collect();
+    DriverError::usage(lines.join(" "))
+}
+
+/// Returns the exit code of the program: a command whose output could not be written has failed.
+pub(crate) fn with_write_error(code: ExitCode) -> ExitCode {
+    let Some(error) = WRITE_ERROR.get() else {
+        return code;
+    };
+    let printer = Printer::new(OutputOptions {
+        json: false,
+        ..OutputOptions::guess()
+    });
+    let failed = printer.fail(&DriverError::failed(format!(
+        "Cannot write the output: {error}."
+    )));
+    match code {
+        ExitCode::SUCCESS => failed,
+        code => code,
+    }
 }

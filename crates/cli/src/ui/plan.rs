@@ -13,8 +13,8 @@ use owo_colors::OwoColorize as _;
 
 use super::count;
 
-/// How many differences inside a node are shown unless more is asked for, beside those that remove
-/// something or could cut the node off.
+/// How many differences inside a node are shown without `-v`, besides those that remove something
+/// or could make the node unreachable.
 const SHOWN: usize = 12;
 
 /// Renders a plan. With `more`, unchanged guests are listed too.
@@ -23,7 +23,7 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
         true => String::new(),
         false => format!(" on {}", plan.hosts.join(", ")),
     };
-    let mut text = format!("{} `{}`{on}\n", plan.verb.word(), plan.manifest);
+    let mut text = format!("{} `{}`{on}\n", plan.verb.name(), plan.manifest);
     let mut inside: BTreeMap<&str, Vec<&NodePlan>> = BTreeMap::new();
     let mut roots = Vec::new();
     for node in &plan.nodes {
@@ -51,12 +51,13 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
         }
     }
     text += &others(plan, more);
+    text += &simulated(plan);
     text += &summary(plan);
     text.push('\n');
     text
 }
 
-/// Reports guests that the plan leaves as they are: copies of its guests always, others by number.
+/// Reports guests that the plan does not change: copies of its guests always, others by number.
 fn others(plan: &Plan, more: bool) -> String {
     let mut text = String::new();
     let (copies, foreign): (Vec<&ForeignGuest>, Vec<&ForeignGuest>) = plan
@@ -92,36 +93,45 @@ fn others(plan: &Plan, more: bool) -> String {
     text
 }
 
+/// Reports nodes whose specs are not applied because they are simulated.
+fn simulated(plan: &Plan) -> String {
+    match plan.nodes.iter().filter(|node| node.simulated).count() {
+        0 => String::new(),
+        1 => "simulated: the spec of 1 node is not applied\n".to_owned(),
+        number => format!("simulated: the specs of {number} nodes are not applied\n"),
+    }
+}
+
 fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
     let indent = "  ".repeat(level + 1);
     let (mark, what) = match node.action {
-        Action::Nothing => (" ".to_owned(), still(plan, node)),
-        Action::Create => ("+".green().to_string(), made(node)),
+        Action::Nothing => (" ".to_owned(), unchanged(plan, node)),
+        Action::Create => ("+".green().to_string(), new_guest(node)),
         Action::Start => (">".cyan().to_string(), format!("start {}", id(node))),
         Action::Change => ("~".yellow().to_string(), format!("change {}", id(node))),
         Action::Configure => ("~".yellow().to_string(), format!("configure {}", id(node))),
         Action::Replace => (
             "±".red().to_string(),
-            format!("replace {} by a new one: {}", id(node), made(node)),
+            format!("replace {} with a new one: {}", id(node), new_guest(node)),
         ),
         Action::Destroy => ("-".red().to_string(), format!("destroy {}", id(node))),
         Action::Reidentify => {
             let what = format!("give {} an identity of this site", id(node));
             ("~".yellow().to_string(), what)
         }
-        Action::Keep if node.is_untagged() => (" ".to_owned(), still(plan, node)),
+        Action::Keep if node.is_untagged() => (" ".to_owned(), unchanged(plan, node)),
         Action::Keep => (" ".to_owned(), format!("unchanged: {}", id(node))),
     };
     let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());
-    let said = match (node.action, plan.verb) {
-        // What is not there needs no reason beside it, unless a guest that was it is.
+    let with_reasons = match (node.action, plan.verb) {
+        // An absent node needs no reason, unless its former guest exists.
         (Action::Nothing, Verb::Destroy) => {
-            more || node.is_untagged() || goes_with(plan, node).is_some()
+            more || node.is_untagged() || destroyed_with(plan, node).is_some()
         }
         (Action::Destroy, Verb::Destroy) => more || node.reasons.len() > 1,
         _ => true,
     };
-    for why in node.reasons.iter().filter(|_| said) {
+    for why in node.reasons.iter().filter(|_| with_reasons) {
         text += &format!("{indent}    {}\n", reason(why));
     }
     text += &inside(node, &indent, more);
@@ -137,7 +147,7 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
         return match node.action {
             Action::Nothing => String::new(),
             Action::Create | Action::Replace => format!(
-                "{indent}    then configured by its spec `{}`\n",
+                "{indent}    then configured from its spec `{}`\n",
                 config.spec
             ),
             Action::Start
@@ -152,7 +162,7 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
                     format!("{indent}    {} {hint}\n", "hint:".cyan().bold())
                 });
                 format!(
-                    "{indent}    then configured by its spec `{}`; the changes inside could not be determined\n{hint}",
+                    "{indent}    then configured from its spec `{}`; the changes inside could not be determined\n{hint}",
                     config.spec
                 )
             }
@@ -179,13 +189,13 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
     text
 }
 
-fn still(plan: &Plan, node: &NodePlan) -> String {
+fn unchanged(plan: &Plan, node: &NodePlan) -> String {
     let inside = node
         .config
         .as_ref()
         .and_then(|config| config.found.as_ref());
     let differs = inside.is_some_and(|found| !found.changes.is_empty());
-    match (&node.found, goes_with(plan, node)) {
+    match (&node.found, destroyed_with(plan, node)) {
         (Some(found), Some(parent)) => {
             format!("{} is destroyed with `{parent}`", guest(found))
         }
@@ -199,7 +209,7 @@ fn still(plan: &Plan, node: &NodePlan) -> String {
             format!("{} is unchanged", guest(found))
         }
         (Some(found), None) => format!("{} is up to date", guest(found)),
-        (None, None) if node.is_untagged() => "no longer has a guest of its own".to_owned(),
+        (None, None) if node.is_untagged() => "has no guest any more".to_owned(),
         (None, None) if is_refused(plan, node) => "refused, see below".to_owned(),
         (None, None) => "does not exist".to_owned(),
     }
@@ -211,15 +221,15 @@ fn is_refused(plan: &Plan, node: &NodePlan) -> bool {
 }
 
 /// Returns the node that is destroyed with this one in it, however deep.
-fn goes_with<'p>(plan: &'p Plan, node: &'p NodePlan) -> Option<&'p str> {
+fn destroyed_with<'p>(plan: &'p Plan, node: &'p NodePlan) -> Option<&'p str> {
     let parent = |node: &&'p NodePlan| match &node.location {
         NodeLocation::Inside(parent) => plan.node(parent),
         NodeLocation::Host(_) => None,
     };
     // A plan file that was edited may have a cycle.
     let above = std::iter::successors(parent(&node), parent).take(plan.nodes.len());
-    let mut goes = above.filter(|node| node.action == Action::Destroy);
-    goes.next().map(|node| node.name.as_str())
+    let mut destroyed = above.filter(|node| node.action == Action::Destroy);
+    destroyed.next().map(|node| node.name.as_str())
 }
 
 fn id(node: &NodePlan) -> String {
@@ -241,7 +251,7 @@ fn kind(kind: GuestKind) -> &'static str {
     }
 }
 
-fn made(node: &NodePlan) -> String {
+fn new_guest(node: &NodePlan) -> String {
     let Some(wanted) = &node.wanted else {
         return String::new();
     };
@@ -268,18 +278,23 @@ fn reason(reason: &Reason) -> String {
     }
 }
 
-/// Says in one line how much is to do.
+/// Summarizes a plan in one line.
 pub(crate) fn summary(plan: &Plan) -> String {
     if plan.is_empty() && plan.refusals.is_empty() {
         return "Nothing to do.".to_owned();
     }
-    // What is known in a node that is destroyed goes with it.
+    // Guests inside a node that is destroyed are destroyed with it.
     let number = |action| {
         let nodes = plan.nodes.iter().filter(|node| {
-            let gone = node.action == Action::Nothing
+            let destroyed = node.action == Action::Nothing
                 && node.found.is_some()
-                && goes_with(plan, node).is_some();
-            action == if gone { Action::Destroy } else { node.action }
+                && destroyed_with(plan, node).is_some();
+            action
+                == if destroyed {
+                    Action::Destroy
+                } else {
+                    node.action
+                }
         });
         nodes.count()
     };
@@ -295,19 +310,19 @@ pub(crate) fn summary(plan: &Plan) -> String {
     .into_iter()
     .map(|action| (number(action), action))
     .filter(|(number, _)| *number > 0)
-    .map(|(number, action)| format!("{number} to {}", action.word()))
+    .map(|(number, action)| format!("{number} to {}", action.name()))
     .collect();
-    let still = match plan.verb {
+    let unchanged = match plan.verb {
         Verb::Apply => (number(Action::Nothing), "unchanged"),
-        Verb::Destroy | Verb::Reidentify => (number(Action::Nothing), "not there"),
+        Verb::Destroy | Verb::Reidentify => (number(Action::Nothing), "absent"),
     };
-    for (number, word) in [
-        still,
-        (number(Action::Keep), "not named any more"),
+    for (number, label) in [
+        unchanged,
+        (number(Action::Keep), "no longer in the manifest"),
         (plan.refusals.len(), "refused"),
     ] {
         if number > 0 {
-            parts.push(format!("{number} {word}"));
+            parts.push(format!("{number} {label}"));
         }
     }
     if plan.is_empty() {
@@ -318,12 +333,12 @@ pub(crate) fn summary(plan: &Plan) -> String {
         (Some(seconds), false) => {
             format!("roughly {}, as measured on other hosts", duration(seconds))
         }
-        (None, _) => "how long it takes was not measured yet".to_owned(),
+        (None, _) => "duration was not measured yet".to_owned(),
     };
     format!("{}; {takes}", parts.join(", "))
 }
 
-/// Says how long, for a person.
+/// Formats a duration.
 pub(crate) fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match whole {
@@ -364,14 +379,14 @@ mod tests {
         }))
         .expect("a node");
         let text = inside(&node, "", false);
-        for words in ["file:/etc/11", "sudo:ops", "user:alice", "and 8 more"] {
-            assert!(text.contains(words), "{words}: {text}");
+        for part in ["file:/etc/11", "sudo:ops", "user:alice", "and 8 more"] {
+            assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("file:/etc/12"), "{text}");
         assert!(!inside(&node, "", true).contains(" more"));
     }
 
-    fn shown(verb: &str, nodes: serde_json::Value, refusals: serde_json::Value) -> String {
+    fn rendered(verb: &str, nodes: serde_json::Value, refusals: serde_json::Value) -> String {
         let plan: Plan = serde_json::from_value(json!({
             "form": 2, "verb": verb, "manifest": "u", "hosts": ["sim"], "on_error": "stop",
             "parallelism": 1, "verify_ssh": false, "timeout_buffer": 0, "nodes": nodes,
@@ -381,7 +396,12 @@ mod tests {
         render(&plan, false)
     }
 
-    fn there(name: &str, place: serde_json::Value, vmid: u32, action: &str) -> serde_json::Value {
+    fn existing(
+        name: &str,
+        place: serde_json::Value,
+        vmid: u32,
+        action: &str,
+    ) -> serde_json::Value {
         json!({
             "name": name, "host": "sim", "place": place, "depth": 0, "action": action,
             "reasons": [{ "text": "why", "source": null }],
@@ -397,31 +417,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_node_that_goes_is_said_and_counted_as_going_however_deep() {
+    fn guests_inside_a_destroyed_node_are_reported_and_counted_as_destroyed_at_any_depth() {
         let inside = |parent: &str| json!({ "inside": parent });
-        let text = shown(
+        let text = rendered(
             "destroy",
             json!([
-                there("hyper", json!({ "host": "sim" }), 7000, "destroy"),
-                there("kid", inside("hyper"), 7002, "nothing"),
-                there("grandkid", inside("kid"), 7003, "nothing"),
+                existing("hyper", json!({ "host": "sim" }), 7000, "destroy"),
+                existing("kid", inside("hyper"), 7002, "nothing"),
+                existing("grandkid", inside("kid"), 7003, "nothing"),
             ]),
             json!([]),
         );
-        assert!(!text.contains("stays as it is"), "{text}");
         assert_eq!(text.matches("is destroyed with").count(), 2, "{text}");
         assert!(text.contains("3 to destroy"), "{text}");
-        assert!(!text.contains("not there"), "{text}");
+        assert!(!text.contains("absent"), "{text}");
     }
 
     #[test]
-    fn what_could_not_be_seen_is_not_said_to_be_as_it_should_be() {
-        let mut node = there("web", json!({ "host": "sim" }), 7000, "nothing");
+    fn a_node_that_could_not_be_observed_is_not_reported_as_up_to_date() {
+        let mut node = existing("web", json!({ "host": "sim" }), 7000, "nothing");
         node["reasons"] = json!([]);
         let why = json!({ "text": "no answer", "source": null });
         let refusals = json!([{ "node": "web", "reason": why, "hint": "" }]);
-        let text = shown("apply", json!([node]), refusals);
-        assert!(!text.contains("as it should be"), "{text}");
+        let text = rendered("apply", json!([node]), refusals);
+        assert!(!text.contains("up to date"), "{text}");
         assert!(text.contains("unknown"), "{text}");
         assert!(!text.contains("hint:"), "{text}");
     }

@@ -13,11 +13,12 @@ use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{Plan, StepKind};
 use homestak_driver::events::{Event, EventKind, Observer, Subject};
 use homestak_driver::runs::{ReportRow, RowStatus, RunReport};
+use homestak_driver::wire;
 use jiff::{SignedDuration, Timestamp};
 use owo_colors::OwoColorize as _;
 
 use super::plan::duration;
-use super::{Printer, Shape};
+use super::{OutputOptions, Printer};
 
 /// Minimum time between two drawings of the tree.
 const BETWEEN: SignedDuration = SignedDuration::from_millis(100);
@@ -35,25 +36,27 @@ pub(crate) struct Screen {
     events: bool,
     /// Whether signals go to the run that is shown.
     driven: AtomicBool,
-    now: Mutex<Now>,
+    /// Whether the command waits for confirmation.
+    asking: AtomicBool,
+    state: Mutex<ProgressState>,
 }
 
 #[derive(Default)]
-struct Now {
+struct ProgressState {
     report: RunReport,
     begun: Option<Timestamp>,
     last: Option<Timestamp>,
     /// When the progress of an image was last printed.
-    said: Option<Timestamp>,
-    waits: Waits,
+    image_printed: Option<Timestamp>,
+    waits: PendingWaits,
 }
 
 /// What each node waits for, since when, and whether that was printed.
 #[derive(Default)]
-struct Waits(BTreeMap<Subject, (String, Timestamp, bool)>);
+struct PendingWaits(BTreeMap<Subject, (String, Timestamp, bool)>);
 
-impl Waits {
-    fn hear(&mut self, event: &Event) {
+impl PendingWaits {
+    fn update(&mut self, event: &Event) {
         match &event.kind {
             EventKind::Waiting { subject, what } => {
                 let same = self.0.get(subject).is_some_and(|(known, ..)| known == what);
@@ -76,9 +79,9 @@ impl Waits {
     /// Returns a line about each wait that has become long, once.
     fn long(&mut self, at: Timestamp) -> Vec<String> {
         let mut lines = Vec::new();
-        for (subject, (what, since, said)) in &mut self.0 {
-            if !*said && at.duration_since(*since) >= LONG {
-                *said = true;
+        for (subject, (what, since, printed)) in &mut self.0 {
+            if !*printed && at.duration_since(*since) >= LONG {
+                *printed = true;
                 lines.push(format!("{subject}: waiting for {what}"));
             }
         }
@@ -88,18 +91,19 @@ impl Waits {
 
 impl Screen {
     /// Makes a screen; `events` prints every event on stdout.
-    pub(crate) fn new(shape: Shape, events: bool) -> Self {
-        let live = std::io::stderr().is_terminal() && shape.verbose == 0;
+    pub(crate) fn new(output: OutputOptions, events: bool) -> Self {
+        let live = std::io::stderr().is_terminal() && output.verbose == 0;
         Self {
-            printer: Printer::new(shape),
+            printer: Printer::new(output),
             live,
             events,
             driven: AtomicBool::new(false),
-            now: Mutex::default(),
+            asking: AtomicBool::new(false),
+            state: Mutex::default(),
         }
     }
 
-    /// Tells whether signals go to the run that is shown.
+    /// Returns whether signals go to the run that is shown.
     pub(crate) fn is_driven(&self) -> bool {
         self.driven.load(Ordering::Relaxed)
     }
@@ -109,15 +113,25 @@ impl Screen {
         self.driven.store(driven, Ordering::Relaxed);
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns whether the command waits for confirmation and has changed nothing yet.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.asking.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the command waits for confirmation.
+    pub(crate) fn set_asking(&self, asking: bool) {
+        self.asking.store(asking, Ordering::Relaxed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, ProgressState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins with a run_report, of a plan or of a resumed run.
     pub(crate) fn begin(&self, run_report: RunReport) {
-        *self.now() = Now {
+        *self.state() = ProgressState {
             report: run_report,
-            ..Now::default()
+            ..ProgressState::default()
         };
     }
 
@@ -128,56 +142,56 @@ impl Screen {
 
     /// Returns what has happened so far.
     pub(crate) fn report(&self) -> RunReport {
-        self.now().report.clone()
+        self.state().report.clone()
     }
 
     /// Redraws, so that elapsed times advance.
     pub(crate) fn tick(&self, at: Timestamp) {
-        let mut now = self.now();
+        let mut state = self.state();
         if self.live {
-            self.draw(&mut now, at);
-        } else if self.printer.shape.verbose == 0 {
-            for line in now.waits.long(at) {
-                self.line(&now, at, &line);
+            self.draw(&mut state, at);
+        } else if self.printer.output.verbose == 0 {
+            for line in state.waits.long(at) {
+                self.line(&state, at, &line);
             }
         }
     }
 
     /// Prints a line with the elapsed time.
-    fn line(&self, now: &Now, at: Timestamp, text: &str) {
-        let passed = now
+    fn line(&self, state: &ProgressState, at: Timestamp, text: &str) {
+        let passed = state
             .begun
             .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
         let stamp = format!("[{passed:7.1} s]");
-        self.printer.say(&format!("{} {text}", stamp.dimmed()));
+        self.printer.message(&format!("{} {text}", stamp.dimmed()));
     }
 
     /// Prints a message above the tree.
     pub(crate) fn note(&self, printer: &Printer, text: &str) {
-        let _now = self.now();
+        let _state = self.state();
         erase();
-        printer.say(text);
+        printer.message(text);
     }
 
     /// Erases the tree; a table follows.
     pub(crate) fn finish(&self) {
-        let _now = self.now();
+        let _state = self.state();
         erase();
     }
 
-    fn draw(&self, now: &mut Now, at: Timestamp) {
-        if now.begun.is_none()
-            || now
+    fn draw(&self, state: &mut ProgressState, at: Timestamp) {
+        if state.begun.is_none()
+            || state
                 .last
                 .is_some_and(|last| at.duration_since(last) < BETWEEN)
         {
             return;
         }
-        now.last = Some(at);
+        state.last = Some(at);
         let size = terminal_size::terminal_size_of(std::io::stderr());
         let (width, height) = size.map_or((80, 24), |(width, height)| (width.0, height.0));
-        let lines = tree_lines(now, at, usize::from(height).saturating_sub(2).max(1));
-        let color = self.printer.shape.color != ColorChoice::Never;
+        let lines = tree_lines(state, at, usize::from(height).saturating_sub(2).max(1));
+        let color = self.printer.output.color != ColorChoice::Never;
         let mut text = String::new();
         let mut out = std::io::stderr().lock();
         let drawn = LIVE_LINES.swap(lines.len(), Ordering::Relaxed);
@@ -212,29 +226,29 @@ fn erase() {
 impl Observer for Screen {
     fn on_event(&self, event: &Event) {
         if self.events {
-            self.printer.json_line(event);
+            self.printer.json_line(&wire::event::event(event));
         }
-        let mut now = self.now();
-        now.begun.get_or_insert(event.at);
-        now.report.apply(event);
-        now.waits.hear(event);
+        let mut state = self.state();
+        state.begun.get_or_insert(event.at);
+        state.report.apply(event);
+        state.waits.update(event);
         if self.live {
             if matches!(
                 event.kind,
                 EventKind::Warning { .. } | EventKind::RunStarted { .. }
             ) {
                 erase();
-                self.say(event, &mut now);
+                self.print_line(event, &mut state);
             }
-            self.draw(&mut now, event.at);
+            self.draw(&mut state, event.at);
         } else {
-            self.say(event, &mut now);
+            self.print_line(event, &mut state);
         }
     }
 }
 
 impl Screen {
-    fn say(&self, event: &Event, now: &mut Now) {
+    fn print_line(&self, event: &Event, state: &mut ProgressState) {
         if let EventKind::RunStarted {
             verb,
             manifest,
@@ -243,24 +257,24 @@ impl Screen {
         } = &event.kind
         {
             self.printer
-                .say(&format!("Run {}: {verb} `{manifest}`", event.run));
+                .message(&format!("Run {}: {verb} `{manifest}`", event.run));
         }
-        let mut more = self.printer.shape.verbose > 0;
-        // Images take minutes; everything else is over in seconds or says what it waits for.
+        let mut more = self.printer.output.verbose > 0;
+        // Images take minutes; everything else takes seconds or reports what it waits for.
         if let EventKind::Waiting {
             subject: Subject::Image { .. },
             ..
         } = &event.kind
         {
-            let last = now.said.replace(event.at);
+            let last = state.image_printed.replace(event.at);
             let soon = |last| event.at.duration_since(last) < BETWEEN_LINES;
             match last.filter(|last| soon(*last)) {
-                Some(last) => now.said = Some(last),
+                Some(last) => state.image_printed = Some(last),
                 None => more = true,
             }
         }
         if let Some(text) = event_line(&event.kind, more) {
-            self.line(now, event.at, &text);
+            self.line(state, event.at, &text);
         }
     }
 }
@@ -274,7 +288,7 @@ fn event_line(what: &EventKind, more: bool) -> Option<String> {
             step,
             undo,
         } if *undo && leaves_something(*step) => {
-            format!("{subject}: reverting `{}`", step.word())
+            format!("{subject}: {}", undoing(*step))
         }
         EventKind::StepStarted { undo: true, .. } => return None,
         EventKind::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
@@ -303,9 +317,9 @@ fn event_line(what: &EventKind, more: bool) -> Option<String> {
             address,
         } => {
             let what = match (undo, changed) {
-                (true, true) => format!("reverted `{}`", step.word()),
+                (true, true) => undone(*step),
                 (true, false) => return None,
-                (false, _) => done(*step).to_owned(),
+                (false, _) => done(*step),
             };
             let which = match (step, guest_id, address) {
                 (StepKind::Create, Some(id), _) => format!(", guest {id}"),
@@ -314,14 +328,14 @@ fn event_line(what: &EventKind, more: bool) -> Option<String> {
             };
             format!("{subject}: {what}{which} ({seconds:.1} s)")
         }
-        EventKind::StepFailed {
-            subject, trouble, ..
-        } => format!("{subject}: failed: {}", trouble.message),
+        EventKind::StepFailed { subject, error, .. } => {
+            format!("{subject}: failed: {}", error.message)
+        }
         EventKind::RollbackStarted => "rolling back".to_owned(),
     })
 }
 
-/// Tells whether a step leaves something to revert.
+/// Returns whether a step leaves something to revert.
 fn leaves_something(step: StepKind) -> bool {
     match step {
         StepKind::Create | StepKind::Start | StepKind::Reshape | StepKind::Stop => true,
@@ -332,6 +346,40 @@ fn leaves_something(step: StepKind) -> bool {
         | StepKind::Grow
         | StepKind::Destroy
         | StepKind::Reidentify => false,
+    }
+}
+
+/// Describes undoing a step.
+fn undoing(step: StepKind) -> &'static str {
+    match step {
+        StepKind::Create => "rolling back: deleting its guest",
+        StepKind::Start => "rolling back: stopping",
+        StepKind::Configure => "rolling back: restoring its configuration",
+        StepKind::Reshape => "rolling back: restoring CPUs and memory",
+        StepKind::Stop => "rolling back: starting",
+        StepKind::Image
+        | StepKind::Ready
+        | StepKind::Discard
+        | StepKind::Grow
+        | StepKind::Destroy
+        | StepKind::Reidentify => "rolling back",
+    }
+}
+
+/// Describes a step that was undone.
+fn undone(step: StepKind) -> &'static str {
+    match step {
+        StepKind::Create => "rolled back: guest deleted",
+        StepKind::Start => "rolled back: stopped",
+        StepKind::Configure => "rolled back: configuration restored",
+        StepKind::Reshape => "rolled back: CPUs and memory restored",
+        StepKind::Stop => "rolled back: started",
+        StepKind::Image
+        | StepKind::Ready
+        | StepKind::Discard
+        | StepKind::Grow
+        | StepKind::Destroy
+        | StepKind::Reidentify => "rolled back",
     }
 }
 
@@ -352,8 +400,8 @@ fn done(step: StepKind) -> &'static str {
 }
 
 /// Renders the lines of the tree, or only its active nodes when it is too large.
-fn tree_lines(now: &Now, at: Timestamp, room: usize) -> Vec<(RowStatus, String)> {
-    let run_report = &now.report;
+fn tree_lines(state: &ProgressState, at: Timestamp, room: usize) -> Vec<(RowStatus, String)> {
+    let run_report = &state.report;
     let images = run_report.images.iter().filter(|row| row.now.is_some());
     let rows: Vec<&ReportRow> = images.chain(&run_report.nodes).collect();
     let mut lines: Vec<(RowStatus, String)> = Vec::new();
@@ -377,7 +425,7 @@ fn tree_lines(now: &Now, at: Timestamp, room: usize) -> Vec<(RowStatus, String)>
     for row in &shown {
         let indent = if tree { 2 * depth(run_report, row) } else { 0 };
         let width = column.saturating_sub(indent);
-        let text = format!("{:indent$}{:<width$}  {}", "", row.name, state(row, at));
+        let text = format!("{:indent$}{:<width$}  {}", "", row.name, row_state(row, at));
         lines.push((row.status, text));
     }
     let n_done = rows.iter().filter(|row| {
@@ -390,7 +438,7 @@ fn tree_lines(now: &Now, at: Timestamp, room: usize) -> Vec<(RowStatus, String)>
                 | RowStatus::Settled
         )
     });
-    let passed = now
+    let passed = state
         .begun
         .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
     let undoing = if run_report.rolling_back {
@@ -424,7 +472,7 @@ fn depth(run_report: &RunReport, row: &ReportRow) -> usize {
     depth
 }
 
-fn state(row: &ReportRow, at: Timestamp) -> String {
+fn row_state(row: &ReportRow, at: Timestamp) -> String {
     let Some(now) = &row.now else {
         let took = row.seconds();
         let took = if took > 0.0 {
@@ -433,13 +481,12 @@ fn state(row: &ReportRow, at: Timestamp) -> String {
             String::new()
         };
         let address = row.address.map_or_else(String::new, |ip| format!(" {ip}"));
-        return format!("{}{address}{took}", row.status.word());
+        return format!("{}{address}{took}", row.status.name());
     };
     let passed = duration(at.duration_since(now.since).as_secs_f64());
-    let doing = if now.undo {
-        format!("reverting `{}`", now.step.word())
-    } else {
-        now.step.doing().to_owned()
+    let doing = match now.undo {
+        true => undoing(now.step),
+        false => now.step.doing(),
     };
     match &now.waits_for {
         Some(what) => format!("{doing}, {passed}: {what}"),
@@ -484,19 +531,48 @@ mod tests {
     }
 
     #[test]
+    fn a_rollback_is_described_without_the_names_of_steps() {
+        let subject = || Subject::Node("web".to_owned());
+        let (step, undo) = (StepKind::Reshape, true);
+        let started = EventKind::StepStarted {
+            subject: subject(),
+            step,
+            undo,
+        };
+        let done = EventKind::StepDone {
+            subject: subject(),
+            step,
+            undo,
+            changed: true,
+            kept: false,
+            seconds: 1.0,
+            guest_id: None,
+            address: None,
+        };
+        let lines = [started, done].map(|kind| event_line(&kind, false));
+        assert_eq!(
+            lines.map(Option::unwrap_or_default),
+            [
+                "web: rolling back: restoring CPUs and memory",
+                "web: rolled back: CPUs and memory restored (1.0 s)"
+            ]
+        );
+    }
+
+    #[test]
     fn a_wait_is_printed_once_after_two_seconds_and_not_when_it_is_over() {
-        let mut waits = Waits::default();
-        waits.hear(&event(0, waiting("its SSH")));
+        let mut waits = PendingWaits::default();
+        waits.update(&event(0, waiting("its SSH")));
         assert!(waits.long(at(1)).is_empty(), "not yet");
-        waits.hear(&event(1, waiting("its SSH")));
+        waits.update(&event(1, waiting("its SSH")));
         assert_eq!(waits.long(at(2)), ["web: waiting for its SSH"]);
         assert!(waits.long(at(9)).is_empty(), "once");
-        waits.hear(&event(10, waiting("its API")));
+        waits.update(&event(10, waiting("its API")));
         let doing = EventKind::Doing {
             subject: Subject::Node("web".to_owned()),
             what: "packages".to_owned(),
         };
-        waits.hear(&event(11, doing));
+        waits.update(&event(11, doing));
         assert!(waits.long(at(20)).is_empty(), "it is over");
     }
 }

@@ -9,8 +9,8 @@ use super::{Printer, table};
 /// Renders the table of a run: a row for each node, a column for each phase.
 pub(crate) fn render(run_report: &RunReport) -> String {
     // Images that existed already are left out.
-    let told = |row: &&ReportRow| row.changed || row.error.is_some();
-    let images = run_report.images.iter().filter(told);
+    let is_shown = |row: &&ReportRow| row.changed || row.error.is_some();
+    let images = run_report.images.iter().filter(is_shown);
     let rows: Vec<&ReportRow> = images.chain(&run_report.nodes).collect();
     let seen = |kind: &StepKind| {
         let mut phases = rows.iter().flat_map(|row| &row.phases);
@@ -24,7 +24,7 @@ pub(crate) fn render(run_report: &RunReport) -> String {
             row.name.clone(),
             row.guest_id.map_or_else(dash, |id| id.to_string()),
             row.address.map_or_else(dash, |ip| ip.to_string()),
-            row.status.word().to_owned(),
+            row.status.name().to_owned(),
         ];
         cells.extend(kinds.iter().map(|kind| {
             let of_kind = row.phases.iter().filter(|(phase, _)| phase == kind);
@@ -56,28 +56,28 @@ pub(crate) fn heading(kind: StepKind) -> &'static str {
         | StepKind::Start
         | StepKind::Stop
         | StepKind::Destroy
-        | StepKind::Reidentify => kind.word(),
+        | StepKind::Reidentify => kind.name(),
     }
 }
 
 /// Prints all errors of a run, with log lines and hints.
-pub(crate) fn troubles(run_report: &RunReport, printer: &Printer) {
-    for (row, trouble) in run_report.errors() {
-        for line in lines(&row.name, trouble) {
-            printer.say(&line);
+pub(crate) fn print_errors(run_report: &RunReport, printer: &Printer) {
+    for (row, error) in run_report.errors() {
+        for line in lines(&row.name, error) {
+            printer.message(&line);
         }
     }
 }
 
-fn lines(name: &str, trouble: &StepError) -> Vec<String> {
+fn lines(name: &str, error: &StepError) -> Vec<String> {
     let mut lines = vec![format!(
         "{} `{name}`: {}",
         "error:".red().bold(),
-        trouble.message
+        error.message
     )];
-    lines.extend(trouble.log.iter().map(|line| format!("  log: {line}")));
-    if !trouble.hint.is_empty() {
-        lines.push(format!("{} {}", "hint:".cyan().bold(), trouble.hint));
+    lines.extend(error.log.iter().map(|line| format!("  log: {line}")));
+    if !error.hint.is_empty() {
+        lines.push(format!("{} {}", "hint:".cyan().bold(), error.hint));
     }
     lines
 }
@@ -92,10 +92,10 @@ pub(crate) fn ending(
 ) {
     let (text, hint) = next_steps(ending, run_report, names, undoable);
     if !text.is_empty() {
-        printer.say(&text);
+        printer.message(&text);
     }
     if !hint.is_empty() {
-        printer.say(&format!("{} {hint}", "hint:".cyan().bold()));
+        printer.message(&format!("{} {hint}", "hint:".cyan().bold()));
     }
 }
 
@@ -163,10 +163,16 @@ fn undone(run_report: &RunReport) -> String {
     text
 }
 
-/// Tells whether the only errors are refused parts.
+/// Returns whether a failed run cannot be resumed, and a new plan is needed.
+pub(crate) fn needs_new_plan(run_report: &RunReport) -> bool {
+    let needs = |(_, error): (_, &StepError)| error.needs_new_plan();
+    is_partial(run_report) || run_report.errors().any(needs)
+}
+
+/// Returns whether the only errors are refused parts.
 fn is_partial(run_report: &RunReport) -> bool {
-    let mut troubles = run_report.errors().peekable();
-    troubles.peek().is_some() && troubles.all(|(_, one)| one.is_partial())
+    let mut errors = run_report.errors().peekable();
+    errors.peek().is_some() && errors.all(|(_, one)| one.is_partial())
 }
 
 /// Returns the exit code of a run that ended.
@@ -181,9 +187,8 @@ pub(crate) fn exit_code(ending: RunOutcome) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use homestak_engine::events::{Event, EventKind, Subject};
-    use homestak_engine::journal::RunId;
-    use homestak_engine::ports::{ErrorClass, NextAction};
+    use homestak_driver::events::{Event, EventKind, Subject};
+    use homestak_driver::runs::{ErrorClass, NextAction, RunId};
     use jiff::Timestamp;
 
     use super::*;
@@ -199,7 +204,7 @@ mod tests {
                     subject: Subject::Node(node.to_owned()),
                     step: StepKind::Configure,
                     undo: false,
-                    trouble: StepError {
+                    error: StepError {
                         class,
                         next: NextAction::NewPlan,
                         message: "no".to_owned(),

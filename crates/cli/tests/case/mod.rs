@@ -10,28 +10,28 @@ use datatest_stable::Result;
 use snapbox::cmd::Command;
 use snapbox::{Assert, Data};
 
-/// Parts of secret values in cases and in the base site. No output may hold one of them.
+/// Parts of secret values in cases and in the base site. No output may contain one of them.
 const SECRET_MARKS: &[&str] = &["hush", "4711"];
 
 /// A case as written.
 pub(crate) struct Case {
     arguments: Vec<String>,
     exit: i32,
-    /// Which site lies below the case's files.
+    /// The site that the files of the case are added to.
     site: Site,
     /// Whether a code such as `SK0201` must be printed.
     code: bool,
     blocks: Vec<Block>,
 }
 
-/// Which site lies below the case's files.
+/// The site that the files of the case are added to.
 #[derive(Clone, Copy, PartialEq)]
 enum Site {
     /// All of `case/base/`.
     Base,
     /// All of `case/bare/`: specs and presets only.
     Bare,
-    /// Nothing.
+    /// An empty directory.
     None,
 }
 
@@ -45,10 +45,10 @@ struct Block {
 impl Case {
     /// Reads a case. Before the first block:
     ///
-    /// - `# ...` says why it is a case,
+    /// - `# ...` is a comment on the case,
     /// - `$ ARGUMENTS` is run instead of `site validate`; quotes work as in a shell,
     /// - `exit: N` is the exit code, when it is not the harness's usual one,
-    /// - `site: bare` lays a site of specs and presets only, `site: none` an empty one,
+    /// - `site: bare` starts from a site of specs and presets only, `site: none` from an empty one,
     /// - `code: none` for an error that has no code.
     ///
     /// Then blocks: `--- PATH (OPTION) ...` and the file's text. Options: `delete`, `directory`,
@@ -110,7 +110,7 @@ impl Case {
         Ok(())
     }
 
-    /// Lays the site and runs the program. Returns exit code and output as one text.
+    /// Creates the site and runs the program. Returns exit code and output as one text.
     fn run(&self, directory: &Path) -> Result<String> {
         let site = directory.join("site");
         fs_err::create_dir_all(&site)?;
@@ -226,7 +226,7 @@ impl Block {
     }
 }
 
-/// A program with nothing of the environment but where programs are.
+/// A command that inherits no environment variables.
 fn command(program: &str, directory: &Path) -> Command {
     let home = directory.display().to_string();
     Command::new(program)
@@ -234,7 +234,7 @@ fn command(program: &str, directory: &Path) -> Command {
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .env("HOME", &home)
-        // A repository around the temporary directory is none of ours.
+        // Ignores a repository that contains the temporary directory.
         .env("GIT_CEILING_DIRECTORIES", &home)
         .env("GIT_CONFIG_NOSYSTEM", "1")
 }

@@ -1,79 +1,78 @@
-//! A memory that is read-only, damaged, cut off or full: said clearly, nothing destroyed, and
-//! afterwards it goes on.
+//! A state directory that is read-only, damaged, truncated or full: the error is clear, nothing is
+//! lost, and the run can be finished afterwards.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::father::Father;
 use crate::support::{Run, set_mode};
+use crate::test_pve::TestPve;
 
 const APPLY: [&str; 6] = ["manifest", "apply", "-M", "workers", "-H", "father"];
 const BOTH: [&str; 2] = ["worker-1", "worker-2"];
 
-/// A host on which a run of two machines was killed, with entries in the journal's log.
-fn killed_at(moment: u32) -> Father {
-    let father = Father::quick();
-    // Something that ended well is in the file itself.
-    father.single();
+/// A host on which a run of two machines was killed, with entries in the journal's WAL.
+fn killed_at(crash_point: u32) -> TestPve {
+    let host = TestPve::quick();
+    // A finished run is in the database file itself.
+    host.single();
     let single = ["manifest", "apply", "-M", "single-node", "-H", "father"];
-    father.run(&single).good();
-    father
-        .run(&[
-            "manifest",
-            "destroy",
-            "-M",
-            "single-node",
-            "-H",
-            "father",
-            "-y",
-        ])
-        .good();
-    father.workers(2, "");
-    let killed = father
+    host.run(&single).good();
+    host.run(&[
+        "manifest",
+        "destroy",
+        "-M",
+        "single-node",
+        "-H",
+        "father",
+        "-y",
+    ])
+    .good();
+    host.workers(2, "");
+    let killed = host
         .command(&APPLY)
-        .env("HOMESTAK_CRASH_AT", moment.to_string())
+        .env("HOMESTAK_CRASH_AT", crash_point.to_string())
         .output()
         .map(Run::from)
         .unwrap();
     assert_eq!(killed.code, -1, "{}", killed.err);
-    // What the program had asked for goes on without it.
-    while !father.pve.is_quiet() {
+    // Tasks that the program started continue without it.
+    while !host.pve.is_idle() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    father
+    host
 }
 
-/// Everything a person needs: what, where, why and what next.
-fn assert_says(run: &Run, father: &Father, words: &[&str]) {
+/// Checks that the message has what failed, the file, the reason and a hint.
+fn assert_reports(run: &Run, host: &TestPve, words: &[&str]) {
     assert_eq!(run.code, 1, "{}{}", run.out, run.err);
-    let file = father.state().join("journal.db").display().to_string();
+    let file = host.state().join("journal.db").display().to_string();
     let all = ["error: The journal cannot be used: ", "hint: ", &file];
     for word in all.iter().chain(words) {
         assert!(run.err.contains(word), "no {word} in: {}", run.err);
     }
 }
 
-/// Finishes what was begun, or does it anew when nothing is known of it.
-fn finish(father: &Father) {
-    let resumed = father.run(&["manifest", "resume"]);
+/// Resumes the run, or applies again when no run is recorded.
+fn finish(host: &TestPve) {
+    let resumed = host.run(&["manifest", "resume"]);
     if resumed.code == 3 {
-        father.run(&APPLY).good();
+        host.run(&APPLY).good();
     } else {
         resumed.good();
     }
-    assert_eq!(father.guests(), BOTH);
-    let again = father.run(&APPLY);
+    assert_eq!(host.guests(), BOTH);
+    let again = host.run(&APPLY);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
 }
 
-/// Runs a script in which mounting changes nothing outside; none when that is not permitted.
-fn apart(father: &Father, script: &str) -> Option<Run> {
+/// Runs a script in its own mount namespace; `None` when that is not permitted.
+fn in_mount_namespace(host: &TestPve, script: &str) -> Option<Run> {
     let tried = Command::new("unshare").args(["-m", "true"]).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {
         println!("skipped: mount namespaces are not permitted here");
         return None;
     }
-    let program = father.command(&[]);
+    let program = host.command(&[]);
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", script]).env_clear();
     command.envs(
@@ -83,7 +82,7 @@ fn apart(father: &Father, script: &str) -> Option<Run> {
     );
     command
         .env("PROGRAM", program.get_program())
-        .env("STATE", father.state())
+        .env("STATE", host.state())
         .current_dir(program.get_current_dir().unwrap());
     Some(command.output().map(Run::from).unwrap())
 }
@@ -93,142 +92,142 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_state_directory_that_may_not_be_written_is_told_and_the_run_goes_on_later() {
-    let father = killed_at(11);
-    let before = father.pve.guests();
+fn a_read_only_state_directory_is_reported_and_the_run_can_be_finished_later() {
+    let host = killed_at(11);
+    let before = host.pve.guests();
     for words in ["manifest resume", "manifest apply -M workers -H father"] {
         let run = if is_root() {
             let script = format!(
                 "mount --bind $STATE $STATE; mount -o remount,bind,ro $STATE; exec $PROGRAM {words}"
             );
-            match apart(&father, &script) {
+            match in_mount_namespace(&host, &script) {
                 Some(run) => run,
                 None => return,
             }
         } else {
             let words: Vec<&str> = words.split(' ').collect();
-            let file = father.state().join("journal.db");
+            let file = host.state().join("journal.db");
             set_mode(&file, 0o400);
-            set_mode(&father.state(), 0o500);
-            let run = father.run(&words);
-            set_mode(&father.state(), 0o700);
+            set_mode(&host.state(), 0o500);
+            let run = host.run(&words);
+            set_mode(&host.state(), 0o700);
             set_mode(&file, 0o600);
             run
         };
-        assert_says(&run, &father, &["writable", "HOMESTAK_STATE"]);
-        assert_eq!(father.pve.guests(), before, "nothing was touched");
+        assert_reports(&run, &host, &["writable", "HOMESTAK_STATE"]);
+        assert_eq!(host.pve.guests(), before, "guests are unchanged");
     }
-    finish(&father);
+    finish(&host);
 }
 
 #[test]
-fn a_journal_that_is_no_database_is_told_and_kept() {
-    let father = killed_at(11);
-    let before = father.pve.guests();
-    let file = father.state().join("journal.db");
+fn a_journal_that_is_not_a_database_is_reported_and_kept() {
+    let host = killed_at(11);
+    let before = host.pve.guests();
+    let file = host.state().join("journal.db");
     for name in ["journal.db-wal", "journal.db-shm"] {
-        std::fs::remove_file(father.state().join(name)).unwrap();
+        std::fs::remove_file(host.state().join(name)).unwrap();
     }
     std::fs::write(&file, "my notes, put here by mistake\n").unwrap();
     for words in [&["manifest", "resume"][..], &["manifest", "status"], &APPLY] {
-        let run = father.run(words);
-        assert_says(&run, &father, &["not a database", "homestak state rebuild"]);
+        let run = host.run(words);
+        assert_reports(&run, &host, &["not a database", "homestak state rebuild"]);
     }
-    assert_eq!(father.pve.guests(), before, "nothing was touched");
-    let kept = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(kept, "my notes, put here by mistake\n");
-    std::fs::rename(&file, file.with_extension("kept")).unwrap();
-    finish(&father);
+    assert_eq!(host.pve.guests(), before, "guests are unchanged");
+    let content = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(content, "my notes, put here by mistake\n");
+    std::fs::rename(&file, file.with_extension("old")).unwrap();
+    finish(&host);
 }
 
-fn cut(path: &Path, part: u64) {
+fn truncate(path: &Path, part: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     let length = file.metadata().unwrap().len();
     file.set_len(length * part / 8).unwrap();
 }
 
-/// Puts the journal and the files beside it away.
-fn put_away(father: &Father) {
+/// Renames the journal and its WAL files.
+fn move_journal_away(host: &TestPve) {
     for name in ["journal.db", "journal.db-wal", "journal.db-shm"] {
-        let name = father.state().join(name);
-        _ = std::fs::rename(&name, name.with_extension("kept"));
+        let name = host.state().join(name);
+        _ = std::fs::rename(&name, name.with_extension("old"));
     }
 }
 
 #[test]
-fn a_journal_that_was_cut_off_is_told_and_kept() {
+fn a_truncated_journal_is_reported_and_kept() {
     for part in [1, 4, 7] {
-        let father = Father::quick();
-        father.workers(1, "");
-        father.run(&APPLY).good();
-        father.workers(2, "");
-        let before = father.pve.guests();
-        let file = father.state().join("journal.db");
-        cut(&file, part);
-        let left = std::fs::read(&file).unwrap();
+        let host = TestPve::quick();
+        host.workers(1, "");
+        host.run(&APPLY).good();
+        host.workers(2, "");
+        let before = host.pve.guests();
+        let file = host.state().join("journal.db");
+        truncate(&file, part);
+        let truncated = std::fs::read(&file).unwrap();
         for words in [&["manifest", "resume"][..], &["manifest", "status"], &APPLY] {
-            let run = father.run(words);
-            assert_says(
+            let run = host.run(words);
+            assert_reports(
                 &run,
-                &father,
+                &host,
                 &["malformed", "keep them", "homestak state rebuild"],
             );
         }
-        assert_eq!(father.pve.guests(), before, "nothing was touched");
+        assert_eq!(host.pve.guests(), before, "guests are unchanged");
         assert!(
-            std::fs::read(&file).unwrap() == left,
-            "it is kept as it was"
+            std::fs::read(&file).unwrap() == truncated,
+            "it is unchanged"
         );
-        put_away(&father);
-        finish(&father);
+        move_journal_away(&host);
+        finish(&host);
     }
 }
 
 #[test]
-fn a_journal_that_was_cut_off_in_the_middle_of_a_run_doubles_nothing() {
+fn a_journal_truncated_during_a_run_does_not_duplicate_guests() {
     for part in [0, 1, 4, 7] {
-        let father = killed_at(11);
-        cut(&father.state().join("journal.db"), part);
-        // The log may hold all that is needed.
-        let run = father.run(&["manifest", "resume"]);
+        let host = killed_at(11);
+        truncate(&host.state().join("journal.db"), part);
+        // The WAL may contain all that is needed.
+        let run = host.run(&["manifest", "resume"]);
         if run.code == 1 {
-            assert_says(&run, &father, &["keep them", "homestak state rebuild"]);
-            put_away(&father);
+            assert_reports(&run, &host, &["keep them", "homestak state rebuild"]);
+            move_journal_away(&host);
         } else {
             run.good();
         }
-        let again = father.run(&APPLY);
+        let again = host.run(&APPLY);
         if again.code == 1 {
-            assert_says(&again, &father, &["keep them", "homestak state rebuild"]);
-            put_away(&father);
-            father.run(&APPLY).good();
+            assert_reports(&again, &host, &["keep them", "homestak state rebuild"]);
+            move_journal_away(&host);
+            host.run(&APPLY).good();
         }
-        assert_eq!(father.guests(), BOTH, "{part} of 8");
+        assert_eq!(host.guests(), BOTH, "{part} of 8");
     }
 }
 
 #[test]
-fn a_log_that_was_cut_off_ends_at_its_last_whole_entry_and_the_run_goes_on() {
+fn a_truncated_wal_ends_at_its_last_complete_entry_and_the_run_can_be_finished() {
     for part in 0..=8 {
-        let father = killed_at(15);
-        cut(&father.state().join("journal.db-wal"), part);
-        let history = father.run(&["manifest", "history", "--json-output"]).json();
+        let host = killed_at(15);
+        truncate(&host.state().join("journal.db-wal"), part);
+        let history = host.run(&["manifest", "history", "--json-output"]).json();
         let runs = history["runs"].as_array().unwrap().len();
-        assert!(runs == 2 || runs == 3, "what ended is there: {history}");
+        assert!(runs == 2 || runs == 3, "finished runs are kept: {history}");
         if part == 8 {
-            assert_eq!(runs, 3, "what was acknowledged is there");
+            assert_eq!(runs, 3, "acknowledged entries are kept");
         }
-        finish(&father);
+        finish(&host);
     }
 }
 
 #[test]
-fn a_full_disk_is_told_and_the_run_goes_on_when_there_is_room() {
-    let mut told = 0;
+fn a_full_disk_is_reported_and_the_run_can_be_finished_once_there_is_space() {
+    let mut failures = 0;
     for free in [0, 60, 120, 160, 180, 200, 220, 240, 280] {
-        let father = Father::quick();
-        father.workers(2, "");
-        std::fs::create_dir_all(father.state()).unwrap();
+        let host = TestPve::quick();
+        host.workers(2, "");
+        std::fs::create_dir_all(host.state()).unwrap();
         let script = format!(
             "mount -t tmpfs -o size=1m,mode=700 none $STATE
              head -c $(((1024 - {free}) * 1024)) /dev/zero > $STATE/filler
@@ -239,33 +238,33 @@ fn a_full_disk_is_told_and_the_run_goes_on_when_there_is_room() {
              if [ $code = 3 ]; then $PROGRAM manifest apply -M workers -H father; echo third $?; fi
              $PROGRAM manifest apply -M workers -H father"
         );
-        let Some(run) = apart(&father, &script) else {
+        let Some(run) = in_mount_namespace(&host, &script) else {
             return;
         };
-        let said = format!("{free} KiB:\n{}{}", run.out, run.err);
+        let output = format!("{free} KiB:\n{}{}", run.out, run.err);
         if run.out.contains("first 1\n") {
-            told += 1;
+            failures += 1;
             for words in [
                 "error: The journal cannot be used: ",
                 "hint: ",
                 "journal.db",
             ] {
-                assert!(run.err.contains(words), "{said}");
+                assert!(run.err.contains(words), "{output}");
             }
             let next = if run.err.contains("record a new run") {
                 "free space and repeat the command"
             } else {
                 "free space and "
             };
-            assert!(run.err.contains(next), "{said}");
+            assert!(run.err.contains(next), "{output}");
         } else {
-            assert!(run.out.contains("first 0\n"), "{said}");
+            assert!(run.out.contains("first 0\n"), "{output}");
         }
-        let goes_on = run.out.contains("second 0\n") || run.out.contains("second 3\n");
-        assert!(goes_on && !run.out.contains("third 1\n"), "{said}");
-        assert!(run.err.contains("Nothing to do."), "{said}");
-        assert_eq!(father.guests(), BOTH, "{said}");
+        let continued = run.out.contains("second 0\n") || run.out.contains("second 3\n");
+        assert!(continued && !run.out.contains("third 1\n"), "{output}");
+        assert!(run.err.contains("Nothing to do."), "{output}");
+        assert_eq!(host.guests(), BOTH, "{output}");
     }
-    println!("{told} times it was full");
-    assert!(told > 2, "{told}");
+    println!("{failures} times it was full");
+    assert!(failures > 2, "{failures}");
 }

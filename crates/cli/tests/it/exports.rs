@@ -1,6 +1,6 @@
 //! Variables for OpenTofu and Ansible.
 
-use crate::support::{World, mode};
+use crate::support::{TestEnv, mode};
 
 fn keys(json: &serde_json::Value) -> Vec<&str> {
     json.as_object()
@@ -12,24 +12,23 @@ fn keys(json: &serde_json::Value) -> Vec<&str> {
 
 #[test]
 fn tofu_variables_have_the_documented_keys_and_values() {
-    let world = World::new();
-    world.write(
+    let env = TestEnv::new();
+    env.write(
         "site.yaml",
         "defaults:\n  gateway: 192.0.2.1\n  dns_servers: [192.0.2.53]\n  server_url: https://192.0.2.10:44443\n",
     );
-    world
-        .on_site(&[
-            "resolve",
-            "tofu",
-            "-M",
-            "n1-push",
-            "-H",
-            "father",
-            "--out",
-            "vars.json",
-        ])
-        .good();
-    let file = world.work().join("vars.json");
+    env.on_site(&[
+        "resolve",
+        "tofu",
+        "-M",
+        "n1-push",
+        "-H",
+        "father",
+        "--out",
+        "vars.json",
+    ])
+    .good();
+    let file = env.work().join("vars.json");
     assert_eq!(mode(&file), 0o600);
     let json: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
@@ -71,18 +70,17 @@ fn tofu_variables_have_the_documented_keys_and_values() {
         (&99001.into(), &"192.0.2.1".into())
     );
     let token = vm["auth_token"].as_str().unwrap();
-    world
-        .on_site(&["token", "verify", token, "--node", "edge"])
+    env.on_site(&["token", "verify", token, "--node", "edge"])
         .good();
 }
 
 #[test]
-fn tofu_variables_of_the_first_driver_have_exactly_its_keys() {
-    let world = World::new();
+fn tofu_variables_with_compat_legacy_have_exactly_the_documented_keys() {
+    let env = TestEnv::new();
     let arguments = [
-        "resolve", "tofu", "-M", "n1-push", "-H", "father", "--compat", "seed",
+        "resolve", "tofu", "-M", "n1-push", "-H", "father", "--compat", "legacy",
     ];
-    let json = world.on_site(&arguments).json();
+    let json = env.on_site(&arguments).json();
     let expected = [
         "node",
         "api_endpoint",
@@ -112,12 +110,12 @@ fn tofu_variables_of_the_first_driver_have_exactly_its_keys() {
 
 #[test]
 fn ansible_variables_have_the_documented_keys_and_values() {
-    let world = World::new();
-    world.write(
+    let env = TestEnv::new();
+    env.write(
         "site.yaml",
         "defaults: {timezone: America/Denver, packages: [htop, strace]}\n",
     );
-    let json = world
+    let json = env
         .on_site(&["resolve", "ansible", "stage", "--show-secrets"])
         .json();
     let expected = [
@@ -141,24 +139,24 @@ fn ansible_variables_have_the_documented_keys_and_values() {
         json["ssh_authorized_keys"][0],
         "ssh-ed25519 AAAAkeyvalue ops@desk"
     );
-    let seed = world
-        .on_site(&["resolve", "ansible", "--compat", "seed"])
+    let legacy = env
+        .on_site(&["resolve", "ansible", "--compat", "legacy"])
         .json();
     assert_eq!(
-        (&seed["env_name"], &seed["posture_name"]),
+        (&legacy["env_name"], &legacy["posture_name"]),
         (&"dev".into(), &"dev".into())
     );
-    assert_eq!(keys(&seed).len(), expected.len() + 1);
+    assert_eq!(keys(&legacy).len(), expected.len() + 1);
 }
 
 #[test]
 fn an_unknown_posture_or_host_is_an_error_and_not_a_default() {
-    let world = World::new();
-    let run = world.on_site(&["resolve", "ansible", "devv"]);
+    let env = TestEnv::new();
+    let run = env.on_site(&["resolve", "ansible", "devv"]);
     assert_eq!(run.code, 1);
     assert!(run.err.contains("did you mean `dev`?"), "{}", run.err);
-    let run = world.on_site(&["resolve", "tofu", "-M", "n1-push", "-H", "fathr"]);
+    let run = env.on_site(&["resolve", "tofu", "-M", "n1-push", "-H", "fathr"]);
     assert!(run.err.contains("did you mean `father`?"), "{}", run.err);
-    let run = world.on_site(&["resolve", "tofu", "-M", "n1-push"]);
+    let run = env.on_site(&["resolve", "tofu", "-M", "n1-push"]);
     assert_eq!(run.code, 2);
 }

@@ -1,35 +1,35 @@
-//! Runs that fail: what they leave behind, and how it is resumed, undone or settled.
+//! Runs that fail: what they leave behind, and how they are resumed, rolled back or resolved.
 
 use homestak_sim::{Call, Fault, FaultKind};
 use serde_json::Value;
 
-use crate::father::Father;
+use crate::test_pve::TestPve;
 
-/// Two machines; the image of the second is nowhere.
-fn half_broken(father: &Father) {
-    father.site.write("images/nowhere.yaml", "name: nowhere\n");
+/// Two machines; the image of the second does not exist.
+fn half_broken(host: &TestPve) {
+    host.env.write("images/nowhere.yaml", "name: nowhere\n");
     let nodes = "  - {name: good, spec: base, preset: vm-small, image: debian-12}\n  - {name: bad, spec: base, preset: vm-small, image: nowhere}\n";
-    father.manifest("half", "parallelism: 1", nodes);
+    host.manifest("half", "parallelism: 1", nodes);
 }
 
 #[test]
-fn a_host_that_is_not_ready_is_found_out_before_anything_is_made() {
-    let father = Father::quick();
-    half_broken(&father);
-    let run = father.run(&["manifest", "apply", "-M", "half", "-H", "father"]);
+fn preflight_refuses_a_host_that_is_not_ready_before_anything_is_created() {
+    let host = TestPve::quick();
+    half_broken(&host);
+    let run = host.run(&["manifest", "apply", "-M", "half", "-H", "father"]);
     assert_eq!(run.code, 3);
     assert!(
         run.err.contains("nowhere.qcow2") && run.err.contains("--skip-preflight"),
         "{}",
         run.err
     );
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn what_a_failure_leaves_depends_on_what_was_asked() {
-    let father = Father::quick();
-    half_broken(&father);
+fn on_error_decides_what_a_failure_leaves() {
+    let host = TestPve::quick();
+    half_broken(&host);
     let apply = [
         "manifest",
         "apply",
@@ -39,8 +39,7 @@ fn what_a_failure_leaves_depends_on_what_was_asked() {
         "father",
         "--skip-preflight",
     ];
-    let continued =
-        father.run(&[&apply[..], &["--on-error", "continue", "--json-output"]].concat());
+    let continued = host.run(&[&apply[..], &["--on-error", "continue", "--json-output"]].concat());
     assert_eq!(continued.code, 1);
     let json: Value = serde_json::from_str(&continued.out).unwrap();
     assert_eq!(
@@ -59,30 +58,31 @@ fn what_a_failure_leaves_depends_on_what_was_asked() {
         "{}",
         continued.err
     );
-    assert_eq!(father.guests(), ["good"]);
-    father.run(&["manifest", "rollback", "--yes"]).good();
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), ["good"]);
+    host.run(&["manifest", "rollback", "--yes"]).good();
+    assert_eq!(host.guests(), [""; 0]);
 
-    let back = father.run(&[&apply[..], &["--on-error", "rollback"]].concat());
-    assert_eq!(back.code, 1);
+    let rollback = host.run(&[&apply[..], &["--on-error", "rollback"]].concat());
+    assert_eq!(rollback.code, 1);
     assert!(
-        back.err.contains("All changes of this run are reverted."),
+        rollback
+            .err
+            .contains("All changes of this run are reverted."),
         "{}",
-        back.err
+        rollback.err
     );
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn kept_on_failure_means_not_rolled_back() {
-    let father = Father::quick();
-    father.workers(2, "on_error: rollback, parallelism: 1");
-    // The first worker is made, and cannot be started.
+fn keep_on_failure_prevents_the_rollback() {
+    let host = TestPve::quick();
+    host.workers(2, "on_error: rollback, parallelism: 1");
+    // The first worker is created and cannot be started.
     let start = Call::any().method("POST").path("/status/start");
-    father
-        .pve
+    host.pve
         .add_fault(Fault::new(start, FaultKind::Status(501)));
-    let run = father.run(&[
+    let run = host.run(&[
         "manifest",
         "apply",
         "-M",
@@ -102,23 +102,21 @@ fn kept_on_failure_means_not_rolled_back() {
             .iter()
             .any(|node| node["error"].is_string())
     );
-    assert_eq!(father.guests(), ["worker-1 (off)"]);
-    let back = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
-    assert_eq!(back.code, 1, "{}", back.err);
-    assert!(back.err.contains("are reverted"), "{}", back.err);
+    assert_eq!(host.guests(), ["worker-1 (off)"]);
+    let rollback = host.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
+    assert_eq!(rollback.code, 1, "{}", rollback.err);
+    assert!(rollback.err.contains("are reverted"), "{}", rollback.err);
 }
 
-/// A machine that can neither be started nor removed, with everything undone on failure.
-fn stuck() -> Father {
-    let father = Father::quick();
-    father.workers(1, "on_error: rollback");
+/// A machine that can be neither started nor destroyed, with `on_error: rollback`.
+fn stuck() -> TestPve {
+    let host = TestPve::quick();
+    host.workers(1, "on_error: rollback");
     for (method, path) in [("POST", "/status/start"), ("DELETE", "/qemu/")] {
         let call = Call::any().method(method).path(path);
-        father
-            .pve
-            .add_fault(Fault::new(call, FaultKind::Status(501)));
+        host.pve.add_fault(Fault::new(call, FaultKind::Status(501)));
     }
-    let run = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
+    let run = host.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
     assert_eq!(run.code, 5, "{}", run.err);
     assert!(
         run.err.contains("manual intervention is needed"),
@@ -126,51 +124,51 @@ fn stuck() -> Father {
         run.err
     );
     assert!(run.out.contains("stuck"), "{}", run.out);
-    assert_eq!(father.guests(), ["worker-1 (off)"]);
-    father
+    assert_eq!(host.guests(), ["worker-1 (off)"]);
+    host
 }
 
 #[test]
-fn what_could_not_be_undone_is_undone_once_the_cause_is_fixed() {
-    let father = stuck();
-    let status = father.run(&["manifest", "status"]);
+fn a_failed_rollback_is_completed_by_resume_once_the_cause_is_fixed() {
+    let host = stuck();
+    let status = host.run(&["manifest", "status"]);
     assert!(
         status.err.contains("could not be rolled back"),
         "{}",
         status.err
     );
-    father.pve.clear_faults();
-    let resumed = father.run(&["manifest", "resume"]);
+    host.pve.clear_faults();
+    let resumed = host.run(&["manifest", "resume"]);
     assert_eq!(resumed.code, 1, "it was undone, not done: {}", resumed.err);
     assert!(resumed.err.contains("are reverted"), "{}", resumed.err);
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn what_could_not_be_undone_can_be_marked_as_resolved() {
-    let father = stuck();
-    let unknown = father.run(&["manifest", "resume", "--mark-resolved", "worker-9"]);
+fn a_failed_rollback_can_be_marked_as_resolved() {
+    let host = stuck();
+    let unknown = host.run(&["manifest", "resume", "--mark-resolved", "worker-9"]);
     assert_eq!(unknown.code, 1);
     assert!(
         unknown.err.contains("did you mean `worker-1`?"),
         "{}",
         unknown.err
     );
-    let settled = father.run(&["manifest", "resume", "--mark-resolved", "worker-1"]);
-    let said = "Reverted, except for what was marked as resolved: `worker-1`";
-    assert!(settled.err.contains(said), "{}", settled.err);
+    let resolved = host.run(&["manifest", "resume", "--mark-resolved", "worker-1"]);
+    let expected = "Reverted, except for what was marked as resolved: `worker-1`";
+    assert!(resolved.err.contains(expected), "{}", resolved.err);
     assert_eq!(
-        father.guests(),
+        host.guests(),
         ["worker-1 (off)"],
-        "it is the person's now"
+        "a resolved guest is kept"
     );
-    assert_eq!(father.run(&["manifest", "resume"]).code, 3);
+    assert_eq!(host.run(&["manifest", "resume"]).code, 3);
 }
 
 #[test]
-fn a_test_that_fails_removes_everything_unless_it_is_to_be_kept() {
-    let father = Father::quick();
-    half_broken(&father);
+fn a_failed_test_removes_everything_unless_keep_on_failure_is_set() {
+    let host = TestPve::quick();
+    half_broken(&host);
     let test = [
         "manifest",
         "test",
@@ -182,18 +180,18 @@ fn a_test_that_fails_removes_everything_unless_it_is_to_be_kept() {
         "--on-error",
         "continue",
     ];
-    let kept = father.run(&[&test[..], &["--keep-on-failure"]].concat());
-    assert_eq!(kept.code, 1, "{}", kept.err);
-    assert!(kept.out.contains("skipped"), "{}", kept.out);
-    assert_eq!(father.guests(), ["good"]);
-    let guarded = father.run(&test);
+    let failed = host.run(&[&test[..], &["--keep-on-failure"]].concat());
+    assert_eq!(failed.code, 1, "{}", failed.err);
+    assert!(failed.out.contains("skipped"), "{}", failed.out);
+    assert_eq!(host.guests(), ["good"]);
+    let guarded = host.run(&test);
     assert_eq!(
         guarded.code, 3,
-        "what was there before is not removed without a yes"
+        "existing guests are not destroyed without confirmation"
     );
-    assert_eq!(father.guests(), ["good"]);
-    let removed = father.run(&[&test[..], &["--yes"]].concat());
+    assert_eq!(host.guests(), ["good"]);
+    let removed = host.run(&[&test[..], &["--yes"]].concat());
     assert_eq!(removed.code, 1, "{}", removed.err);
     assert!(removed.err.contains(".failed.json"), "{}", removed.err);
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
 }

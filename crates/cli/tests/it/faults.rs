@@ -3,17 +3,17 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use crate::support::World;
+use crate::support::TestEnv;
 
-fn script(world: &World, text: &str) -> String {
-    let path = world.work().join("faults.yaml");
+fn script(env: &TestEnv, text: &str) -> String {
+    let path = env.work().join("faults.yaml");
     std::fs::write(&path, text).unwrap();
     path.display().to_string()
 }
 
 #[test]
-fn a_script_that_is_wrong_is_refused_with_its_place() {
-    let world = World::bare();
+fn an_invalid_fault_script_is_refused_with_its_location() {
+    let env = TestEnv::without_site();
     for (text, words) in [
         (
             "- on: {nth: 1}\n  kind: nonsense\n",
@@ -23,24 +23,24 @@ fn a_script_that_is_wrong_is_refused_with_its_place() {
         ("on: {}\n", "a list of faults and events"),
         ("- [\n", "faults.yaml"),
     ] {
-        let file = script(&world, text);
-        let run = world.run(&["sim", "serve", "--listen", "127.0.0.1:0", "--faults", &file]);
+        let file = script(&env, text);
+        let run = env.run(&["sim", "serve", "--listen", "127.0.0.1:0", "--faults", &file]);
         assert_eq!(run.code, 1, "{text}: {}", run.err);
         assert!(run.err.contains(words), "{text}: {}", run.err);
     }
 }
 
 #[test]
-fn the_example_of_the_guide_is_a_script() {
+fn the_fault_script_in_the_guide_is_valid() {
     let guide = include_str!("../../../../docs/guides/simulator.md");
     let example = guide
         .split("```yaml\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next())
         .unwrap();
-    let world = World::bare();
-    let file = script(&world, example);
-    let mut child = world
+    let env = TestEnv::without_site();
+    let file = script(&env, example);
+    let mut child = env
         .command(&[
             "sim",
             "serve",

@@ -1,11 +1,11 @@
 //! Global flags, exit codes, and where output goes.
 
-use crate::support::World;
+use crate::support::TestEnv;
 
 #[test]
 fn global_flags_work_before_and_after_the_command_words() {
-    let world = World::new();
-    let before = world.run(&[
+    let env = TestEnv::new();
+    let before = env.run(&[
         "--site",
         "site",
         "--json-output",
@@ -14,7 +14,7 @@ fn global_flags_work_before_and_after_the_command_words() {
         "manifest",
         "list",
     ]);
-    let between = world.run(&[
+    let between = env.run(&[
         "manifest",
         "--site",
         "site",
@@ -23,7 +23,7 @@ fn global_flags_work_before_and_after_the_command_words() {
         "list",
         "--no-color",
     ]);
-    let after = world.run(&[
+    let after = env.run(&[
         "manifest",
         "list",
         "--site",
@@ -40,8 +40,8 @@ fn global_flags_work_before_and_after_the_command_words() {
 
 #[test]
 fn every_command_with_json_output_prints_one_json_document_on_stdout() {
-    let world = World::new();
-    let token = world.on_site(&["token", "mint", "edge", "base"]).good();
+    let env = TestEnv::new();
+    let token = env.on_site(&["token", "mint", "edge", "base"]).good();
     let commands: &[&[&str]] = &[
         &["manifest", "list"],
         &["manifest", "show", "n2-mixed", "--origin"],
@@ -66,24 +66,24 @@ fn every_command_with_json_output_prints_one_json_document_on_stdout() {
     for arguments in commands {
         let mut arguments = arguments.to_vec();
         arguments.push("--json-output");
-        world.on_site(&arguments).json();
+        env.on_site(&arguments).json();
     }
 }
 
 #[test]
-fn failures_are_json_too_and_talk_stays_on_stderr() {
-    let world = World::new();
-    let run = world.on_site(&["manifest", "show", "n1-psh", "--json-output"]);
+fn failures_are_json_too_and_messages_stay_on_stderr() {
+    let env = TestEnv::new();
+    let run = env.on_site(&["manifest", "show", "n1-psh", "--json-output"]);
     assert_eq!(run.code, 1);
     let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(json["success"], false);
     assert_eq!(json["error"]["hints"][0], "did you mean `n1-push`?");
     assert!(run.err.contains("did you mean"));
-    world.write(
+    env.write(
         "manifests/bad.yaml",
         "schema_version: 2\nname: bad\nnodes: [{name: a, spec: bsae}]\n",
     );
-    let run = world.on_site(&["manifest", "validate", "bad", "--json-output"]);
+    let run = env.on_site(&["manifest", "validate", "bad", "--json-output"]);
     let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!((run.code, &json["success"]), (1, &false.into()));
     let fault = &json["diagnostics"][0];
@@ -95,8 +95,8 @@ fn failures_are_json_too_and_talk_stays_on_stderr() {
 
 #[test]
 fn exit_codes_are_as_documented() {
-    let world = World::new();
-    world.write(
+    let env = TestEnv::new();
+    env.write(
         "manifests/bad.yaml",
         "schema_version: 2\nname: bad\nnodes: []\n",
     );
@@ -114,43 +114,43 @@ fn exit_codes_are_as_documented() {
         (vec![], 0),
     ];
     for (arguments, code) in codes {
-        assert_eq!(world.on_site(&arguments).code, code, "{arguments:?}");
+        assert_eq!(env.on_site(&arguments).code, code, "{arguments:?}");
     }
 }
 
 #[test]
 fn output_to_a_pipe_has_no_colour() {
-    let world = World::new();
-    world.write("manifests/bad.yaml", "nodes: []\n");
-    let run = world.on_site(&["site", "validate"]);
+    let env = TestEnv::new();
+    env.write("manifests/bad.yaml", "nodes: []\n");
+    let run = env.on_site(&["site", "validate"]);
     assert!(!run.err.contains('\u{1b}') && !run.out.contains('\u{1b}'));
 }
 
 #[test]
-fn the_state_directory_can_be_named() {
-    let world = World::new();
-    let mut command = world.command(&["site", "show", "--json-output"]);
+fn the_state_directory_can_be_set() {
+    let env = TestEnv::new();
+    let mut command = env.command(&["site", "show", "--json-output"]);
     let run = command
         .env("HOMESTAK_STATE", "/somewhere/else")
         .output()
         .map(crate::support::Run::from)
         .unwrap();
     assert_eq!(run.json()["state"], "/somewhere/else");
-    let json = world.run(&["site", "show", "--json-output"]).json();
+    let json = env.run(&["site", "show", "--json-output"]).json();
     assert_eq!(
         json["state"],
-        world.home().join(".local/state/homestak").to_str().unwrap()
+        env.home().join(".local/state/homestak").to_str().unwrap()
     );
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
-    let world = World::new();
+fn a_closed_pipe_is_not_an_error() {
+    let env = TestEnv::new();
     let line = format!("{} schema | head -c 10", env!("CARGO_BIN_EXE_homestak"));
     let output = std::process::Command::new("sh")
         .arg("-c")
         .arg(line)
-        .current_dir(world.work())
+        .current_dir(env.work())
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -158,10 +158,16 @@ fn a_reader_that_goes_away_is_no_error() {
 
 #[test]
 fn an_earlier_spelling_of_a_flag_works_with_a_notice() {
-    let world = World::new();
-    let run = world.on_site(&["manifest", "resume", "n1-push", "--from", "edge"]);
+    let env = TestEnv::new();
+    let run = env.on_site(&["manifest", "resume", "n1-push", "--from", "edge"]);
     let notice = "notice: `--from` is now `--mark-resolved`";
     assert!(run.err.contains(notice), "{}", run.err);
-    let help = world.run(&["manifest", "resume", "--help"]).good();
+    let help = env.run(&["manifest", "resume", "--help"]).good();
     assert!(help.contains("--mark-resolved") && !help.contains("--from"));
+    let run = env.on_site(&["resolve", "ansible", "--compat", "seed"]);
+    let notice = "notice: `--compat seed` is now `--compat legacy`";
+    assert!(run.err.contains(notice), "{}", run.err);
+    assert!(run.good().contains("\"env_name\""));
+    let help = env.run(&["resolve", "ansible", "--help"]).good();
+    assert!(help.contains("legacy") && !help.contains("seed"));
 }

@@ -1,14 +1,14 @@
-//! Every command of the README and the guides works as it is written, with the simulator where a host
-//! is needed. `crates/test-support/src/guides.rs` lists those that are run elsewhere, and why.
+//! Every command of the README and the guides works as written, with the simulator where a host is
+//! needed. `crates/test-support/src/guides.rs` lists those that are run elsewhere, and why.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::father::Father;
-use crate::guides_of::{self, ELSEWHERE, Where};
+use crate::guide_commands::{self, EXCEPTIONS, RunBy};
+use crate::test_pve::TestPve;
 
-/// Commands that ask, and wait for what they start: typed differently where nobody is there to answer.
-fn typed(text: &str) -> String {
+/// Changes commands that ask for confirmation or do not end, so that they run without a terminal.
+fn noninteractive(text: &str) -> String {
     let asks = [
         "manifest destroy",
         "host trust",
@@ -28,7 +28,7 @@ fn typed(text: &str) -> String {
     line
 }
 
-/// Commands that a page takes for granted, before one of its own.
+/// Commands that a page presupposes: page, start of its own command, command to run before it.
 const BEFORE: &[(&str, &str, &str)] = &[
     (
         "hosts",
@@ -58,62 +58,66 @@ const BEFORE: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Commands that say with their code what they found.
+/// Commands whose exit code is not 0.
 const CODES: &[(&str, &str, i32)] = &[("README", "homestak manifest validate --manifest-json", 1)];
 
 fn run(page: &Path) {
-    let father = Father::quick();
-    let (commands, files) = guides_of::read(page);
+    let host = TestPve::quick();
+    let (commands, files) = guide_commands::read(page);
     let name = page.file_stem().unwrap().to_string_lossy().into_owned();
-    let here: Vec<_> = commands
+    let simulated: Vec<_> = commands
         .iter()
-        .filter(|command| command.place() == Where::Simulator)
+        .filter(|command| command.run_by() == RunBy::Simulator)
         .collect();
-    if here.is_empty() {
+    if simulated.is_empty() {
         return;
     }
-    let work = father.site.work();
-    // The site of a page that starts one is made by its own commands.
-    let starts = here
+    let work = host.env.work();
+    // A page with `site init` creates its own site.
+    let starts = simulated
         .iter()
         .any(|command| command.text.contains("site init lab"));
     let site = if starts { "lab" } else { "site" };
     let mut lines = Vec::new();
-    for command in &here {
+    for command in &simulated {
         for (page, start, before) in BEFORE {
             if *page == name && command.text.starts_with(start) {
                 lines.push((0, (*before).to_owned()));
             }
         }
-        lines.push((command.line, typed(&command.text)));
+        lines.push((command.line, noninteractive(&command.text)));
         if command.text.contains("site init lab") {
             for (path, body) in &files {
-                let place = format!("lab/{path}");
-                lines.push((0, format!("cat > {place} <<'END'\n{body}END")));
+                let file = format!("lab/{path}");
+                lines.push((0, format!("cat > {file} <<'END'\n{body}END")));
             }
         }
     }
     for (path, body) in files.iter().filter(|_| !starts) {
-        let place = match path.contains('/') {
-            // The host of the tests is served on a port of its own.
+        let file = match path.contains('/') {
+            // The test host has its own port.
             true if path == "nodes/father.yaml" => continue,
             true => work.join("site").join(path),
             false => work.join(path),
         };
-        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
-        std::fs::write(place, body).unwrap();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, body).unwrap();
     }
-    let program = std::path::PathBuf::from(father.site.command(&[]).get_program());
-    let told = work.join("told");
+    let program = std::path::PathBuf::from(host.env.command(&[]).get_program());
+    let codes_file = work.join("codes");
     let mut shell = Command::new("bash");
     shell
         .args([
             "-c",
-            &format!("exec 3>{}\n{}", told.display(), guides_of::script(&lines)),
+            &format!(
+                "exec 3>{}\n{}",
+                codes_file.display(),
+                guide_commands::script(&lines)
+            ),
         ])
         .current_dir(&work)
         .env_clear()
-        .env("HOME", father.site.home())
+        .env("HOME", host.env.home())
         .env(
             "PATH",
             format!(
@@ -129,33 +133,33 @@ fn run(page: &Path) {
         shell.env("HOMESTAK_SITE_CONFIG", work.join(site));
     }
     let output = shell.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let codes = guides_of::codes(&std::fs::read_to_string(&told).unwrap());
-    assert_eq!(codes.len(), lines.len(), "{name}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let codes = guide_commands::codes(&std::fs::read_to_string(&codes_file).unwrap());
+    assert_eq!(codes.len(), lines.len(), "{name}: {stderr}");
     for ((line, code), (_, text)) in codes.into_iter().zip(&lines) {
         let expected = CODES
             .iter()
             .find(|(page, start, _)| *page == name && text.starts_with(start));
         let expected = expected.map_or(0, |known| known.2);
-        assert_eq!(code, expected, "{name}.md:{line}: {text}\n{said}");
+        assert_eq!(code, expected, "{name}.md:{line}: {text}\n{stderr}");
     }
-    _ = father.run(&["sim", "stop"]);
+    _ = host.run(&["sim", "stop"]);
 }
 
 #[test]
 fn every_command_of_the_readme_and_the_guides_works_as_written() {
-    for page in guides_of::pages() {
+    for page in guide_commands::pages() {
         run(&page);
     }
 }
 
 #[test]
 fn commands_that_are_run_elsewhere_are_still_in_their_pages() {
-    let all: Vec<_> = guides_of::pages()
+    let all: Vec<_> = guide_commands::pages()
         .iter()
-        .flat_map(|page| guides_of::read(page).0)
+        .flat_map(|page| guide_commands::read(page).0)
         .collect();
-    for (page, start, ..) in ELSEWHERE {
+    for (page, start, ..) in EXCEPTIONS {
         let is_there = all
             .iter()
             .any(|command| command.page == *page && command.text.starts_with(start));

@@ -5,9 +5,9 @@ use std::process::{Child, Stdio};
 
 use homestak_sim::{Answer, Request};
 
-use crate::support::World;
+use crate::support::TestEnv;
 
-/// A simulator that ends with the test.
+/// A simulator that is stopped when the test ends.
 struct Simulator {
     child: Child,
     url: String,
@@ -15,9 +15,9 @@ struct Simulator {
 }
 
 impl Simulator {
-    fn start(world: &World) -> Self {
+    fn start(env: &TestEnv) -> Self {
         let mut command =
-            world.command(&["sim", "serve", "--listen", "127.0.0.1:0", "--json-output"]);
+            env.command(&["sim", "serve", "--listen", "127.0.0.1:0", "--json-output"]);
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -35,6 +35,7 @@ impl Simulator {
             );
             text.push(char::from(byte[0]));
             if byte[0] == b'}' {
+                homestak_test_support::output::check(&text);
                 break serde_json::from_str(&text).unwrap();
             }
         };
@@ -54,55 +55,56 @@ impl Drop for Simulator {
     }
 }
 
-/// A world whose host `lab` is the simulator, not trusted yet.
-fn lab() -> (World, Simulator) {
-    let world = World::new();
-    let simulator = Simulator::start(&world);
-    world.write(
+/// An environment whose host `lab` is the simulator, not trusted yet.
+fn untrusted_host() -> (TestEnv, Simulator) {
+    let env = TestEnv::new();
+    let simulator = Simulator::start(&env);
+    env.write(
         "nodes/lab.yaml",
         &format!(
             "# the lab\nnode: pve1\napi_endpoint: {}  # over there\ndatastore: local\n",
             simulator.url
         ),
     );
-    world.secrets(&format!(
+    env.secrets(&format!(
         "api_tokens:\n  lab: {}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA ops@desk\n",
         simulator.token
     ));
-    (world, simulator)
+    (env, simulator)
 }
 
 #[test]
-fn a_host_is_not_talked_to_before_it_is_trusted() {
-    let (world, _simulator) = lab();
-    let shown = world.on_site(&["host", "show", "lab"]);
+fn an_untrusted_host_is_not_contacted() {
+    let (env, _simulator) = untrusted_host();
+    let shown = env.on_site(&["host", "show", "lab"]);
     assert_eq!(shown.code, 1);
     assert!(
         shown.err.contains("homestak host trust lab"),
         "{}",
         shown.err
     );
-    let refused = world.with_input(&["host", "trust", "lab"], "");
-    assert_eq!(refused.code, 3, "without a person the answer is no");
+    let refused = env.with_input(&["host", "trust", "lab"], "");
+    assert_eq!(refused.code, 3, "without a terminal the answer is no");
     assert!(
-        !std::fs::read_to_string(world.site().join("nodes/lab.yaml"))
+        !std::fs::read_to_string(env.site().join("nodes/lab.yaml"))
             .unwrap()
             .contains("fingerprint")
     );
 }
 
 #[test]
-fn a_trusted_host_says_what_it_is_and_its_document_keeps_its_comments() {
-    let (world, _simulator) = lab();
-    world.on_site(&["host", "trust", "lab", "--yes"]).good();
-    let text = std::fs::read_to_string(world.site().join("nodes/lab.yaml")).unwrap();
+fn trusting_a_host_keeps_comments_and_host_show_reports_its_version() {
+    let (env, _simulator) = untrusted_host();
+    env.on_site(&["host", "trust", "lab", "--yes", "--json-output"])
+        .good();
+    let text = std::fs::read_to_string(env.site().join("nodes/lab.yaml")).unwrap();
     assert!(
         text.starts_with("# the lab\n")
             && text.contains("# over there")
             && text.contains("fingerprint:"),
         "{text}"
     );
-    let json = world
+    let json = env
         .on_site(&["host", "show", "lab", "--json-output"])
         .json();
     assert!(
@@ -113,15 +115,15 @@ fn a_trusted_host_says_what_it_is_and_its_document_keeps_its_comments() {
         "{json}"
     );
     assert_eq!(json["says"]["hosts"][0]["name"], "pve1");
-    let again = world.on_site(&["host", "trust", "lab"]);
+    let again = env.on_site(&["host", "trust", "lab"]);
     assert!(again.err.contains("Already recorded"), "{}", again.err);
 }
 
 #[test]
-fn another_certificate_than_the_recorded_one_is_refused() {
-    let (world, _simulator) = lab();
-    world.on_site(&["host", "trust", "lab", "--yes"]).good();
-    let path = world.site().join("nodes/lab.yaml");
+fn a_certificate_other_than_the_recorded_one_is_refused() {
+    let (env, _simulator) = untrusted_host();
+    env.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let path = env.site().join("nodes/lab.yaml");
     let text = std::fs::read_to_string(&path).unwrap();
     let key = text.find("fingerprint: ").unwrap() + "fingerprint: ".len();
     let at = key + usize::from(text[key..].starts_with('"'));
@@ -131,17 +133,17 @@ fn another_certificate_than_the_recorded_one_is_refused() {
         "00"
     };
     std::fs::write(&path, format!("{}{first}{}", &text[..at], &text[at + 2..])).unwrap();
-    let shown = world.on_site(&["host", "show", "lab"]);
+    let shown = env.on_site(&["host", "show", "lab"]);
     assert_eq!(shown.code, 1);
     assert!(shown.err.contains("not the recorded one"), "{}", shown.err);
     assert!(shown.err.contains("host trust lab shows"), "{}", shown.err);
 }
 
 #[test]
-fn preflight_names_what_is_missing_with_the_command_that_mends_it() {
-    let (world, _simulator) = lab();
-    world.on_site(&["host", "trust", "lab", "--yes"]).good();
-    let run = world.on_site(&[
+fn preflight_reports_what_is_missing_with_a_command_to_fix_it() {
+    let (env, _simulator) = untrusted_host();
+    env.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let run = env.on_site(&[
         "host",
         "preflight",
         "lab",
@@ -175,11 +177,11 @@ fn preflight_names_what_is_missing_with_the_command_that_mends_it() {
 }
 
 #[test]
-fn an_image_that_apply_fetches_is_no_failure_of_preflight() {
-    let (world, _simulator) = lab();
-    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+fn an_image_that_apply_downloads_does_not_fail_preflight() {
+    let (env, _simulator) = untrusted_host();
+    env.on_site(&["host", "trust", "lab", "--yes"]).good();
     let arguments = ["host", "preflight", "lab", "-M", "n1-push", "--json-output"];
-    let json = world.on_site(&arguments).json();
+    let json = env.on_site(&arguments).json();
     let findings = json["findings"].as_array().unwrap();
     let image = findings.iter().find(|finding| finding["check"] == "image");
     let image = image.unwrap();
@@ -192,16 +194,16 @@ fn an_image_that_apply_fetches_is_no_failure_of_preflight() {
 }
 
 #[test]
-fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
-    let world = World::new();
-    let nine = world.on_site(&["host", "role", "father"]);
+fn host_role_prints_the_minimal_role_and_which_versions_were_tested() {
+    let env = TestEnv::new();
+    let nine = env.on_site(&["host", "role", "father"]);
     assert!(
         nine.out.contains("VM.GuestAgent.Audit") && nine.out.contains("/storage/local-zfs"),
         "{}",
         nine.out
     );
     assert!(!nine.err.contains("only those for version 9"));
-    let eight = world.on_site(&["host", "role", "--pve-version", "8"]);
+    let eight = env.on_site(&["host", "role", "--pve-version", "8"]);
     assert!(
         eight.out.contains("VM.Monitor") && eight.err.contains("only those for version 9"),
         "{}",
@@ -209,7 +211,7 @@ fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
     );
 }
 
-/// Carries out the commands that are printed, as root on the host, and returns the token.
+/// Runs the printed commands as root on the host, and returns the token.
 fn run_on_host(
     host: &homestak_sim::World,
     ask: impl Fn(Request) -> Answer,
@@ -266,9 +268,9 @@ fn run_on_host(
 }
 
 #[test]
-fn the_printed_role_is_enough_for_the_first_check_and_the_first_plan() {
+fn the_printed_role_is_sufficient_for_preflight_and_plan() {
     const ROOT: &str = "root@pam!t=secret";
-    let world = World::new();
+    let env = TestEnv::new();
     let host = homestak_sim::World::builder()
         .host("lab")
         .token(ROOT)
@@ -280,35 +282,35 @@ fn the_printed_role_is_enough_for_the_first_check_and_the_first_plan() {
         .unwrap();
     let address = "127.0.0.1:0".parse().unwrap();
     let served = runtime.block_on(homestak_sim::serve(host.clone(), address));
-    world.write(
+    env.write(
         "nodes/lab.yaml",
         &format!(
             "api_endpoint: {}\ndatastore: local\n",
             served.unwrap().url()
         ),
     );
-    let json = world
+    let json = env
         .on_site(&["host", "role", "lab", "--json-output"])
         .json();
     let lines = json["commands"].as_array().unwrap().clone();
     let lines: Vec<&str> = lines.iter().map(|line| line.as_str().unwrap()).collect();
     let ask = |request: Request| runtime.block_on(host.call(request.token(ROOT)));
     let token = run_on_host(&host, ask, &lines);
-    world.secrets(&format!(
+    env.secrets(&format!(
         "api_tokens:\n  lab: {token}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA ops@desk\n"
     ));
-    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    env.on_site(&["host", "trust", "lab", "--yes"]).good();
     let check = ["host", "preflight", "lab", "-M", "n1-push"];
-    world.on_site(&check).good();
+    env.on_site(&check).good();
     let plan = ["manifest", "plan", "-M", "n1-push", "-H", "lab"];
-    let plan = world.on_site(&plan).good();
+    let plan = env.on_site(&plan).good();
     assert!(plan.contains("create"), "{plan}");
 }
 
 #[test]
-fn hosts_are_listed_with_whom_is_trusted_there() {
-    let world = World::new();
-    let json = world.on_site(&["host", "list", "--json-output"]).json();
+fn host_list_includes_local_and_sim() {
+    let env = TestEnv::new();
+    let json = env.on_site(&["host", "list", "--json-output"]).json();
     let names: Vec<_> = json["hosts"]
         .as_array()
         .unwrap()
@@ -319,13 +321,13 @@ fn hosts_are_listed_with_whom_is_trusted_there() {
 }
 
 #[test]
-fn every_host_that_is_listed_is_shown_and_checked() {
-    let world = World::new();
-    world.write(
+fn every_listed_host_can_be_shown_and_checked() {
+    let env = TestEnv::new();
+    env.write(
         "hosts/attic.yaml",
         "host: attic\nip: 127.0.0.1\naccess:\n  ssh_port: 1\n",
     );
-    let listed = world.on_site(&["host", "list", "--json-output"]).json();
+    let listed = env.on_site(&["host", "list", "--json-output"]).json();
     let listed = listed["hosts"].as_array().unwrap().clone();
     let names: Vec<&str> = listed
         .iter()
@@ -333,40 +335,38 @@ fn every_host_that_is_listed_is_shown_and_checked() {
         .collect();
     assert_eq!(names, ["father", "attic", "local", "sim"]);
     for name in names {
-        let shown = world
+        let shown = env
             .on_site(&["host", "show", name, "--offline", "--json-output"])
             .json();
         assert_eq!(shown["name"], name);
     }
     for name in ["attic", "local", "sim"] {
-        let shown = world
-            .on_site(&["host", "show", name, "--json-output"])
-            .json();
+        let shown = env.on_site(&["host", "show", name, "--json-output"]).json();
         assert!(shown["says"].is_object(), "{shown}");
-        let run = world.on_site(&["host", "preflight", name, "--json-output"]);
+        let run = env.on_site(&["host", "preflight", name, "--json-output"]);
         let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
         assert_eq!(json["host"], name);
         assert!(!json["findings"].as_array().unwrap().is_empty(), "{json}");
     }
-    let attic = world.on_site(&["host", "preflight", "attic"]);
+    let attic = env.on_site(&["host", "preflight", "attic"]);
     assert_eq!(attic.code, 1, "guests cannot be created there");
     assert!(
         attic.out.contains("127.0.0.1:1 does not answer"),
         "{}",
         attic.out
     );
-    assert_eq!(world.on_site(&["host", "preflight", "sim"]).code, 0);
+    assert_eq!(env.on_site(&["host", "preflight", "sim"]).code, 0);
 }
 
 #[test]
 fn a_hint_names_each_host_once() {
-    let world = World::new();
+    let env = TestEnv::new();
     for arguments in [
         &["host", "show", "nosuchhost"][..],
         &["host", "preflight", "nosuchhost"],
         &["manifest", "plan", "-M", "n1-push", "-H", "nosuchhost"],
     ] {
-        let run = world.on_site(arguments);
+        let run = env.on_site(arguments);
         assert_eq!(run.err.matches("father").count(), 1, "{}", run.err);
         assert!(
             run.err.contains("local") && run.err.contains("sim"),
@@ -377,7 +377,21 @@ fn a_hint_names_each_host_once() {
 }
 
 #[test]
-fn the_simulator_is_not_served_to_others() {
-    let run = World::bare().run(&["sim", "serve", "--listen", "0.0.0.0:0"]);
+fn role_and_trust_refuse_a_host_of_another_kind() {
+    let env = TestEnv::new();
+    env.write(
+        "nodes/plain.yaml",
+        "kind: ssh\napi_endpoint: https://127.0.0.1:1\n",
+    );
+    for command in ["role", "trust"] {
+        let run = env.on_site(&["host", command, "plain"]);
+        assert_eq!(run.code, 3, "{}", run.err);
+        assert!(run.err.contains("is of the kind `ssh`"), "{}", run.err);
+    }
+}
+
+#[test]
+fn the_simulator_listens_on_loopback_only() {
+    let run = TestEnv::without_site().run(&["sim", "serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(run.code, 3);
 }

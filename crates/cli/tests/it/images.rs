@@ -1,52 +1,52 @@
-//! `homestak image`: built, listed, verified and removed, and killed while it builds.
+//! `homestak image`: build, list, verify, remove, and a build that is killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Run, World};
+use crate::support::{Run, TestEnv};
 
-/// Runs in a realm of this world's own.
-fn command(world: &World, arguments: &[&str]) -> Command {
-    let mut command = world.command(arguments);
-    command.env("HOMESTAK_LOCAL_ROOT", world.work().join("realm"));
+/// Runs with a local root of its own.
+fn command(env: &TestEnv, arguments: &[&str]) -> Command {
+    let mut command = env.command(arguments);
+    command.env("HOMESTAK_LOCAL_ROOT", env.work().join("realm"));
     command
 }
 
-fn run(world: &World, arguments: &[&str]) -> Run {
-    command(world, arguments).output().map(Run::from).unwrap()
+fn run(env: &TestEnv, arguments: &[&str]) -> Run {
+    Run::of(&mut command(env, arguments))
 }
 
-/// Returns whether this is root with mmdebstrap; loud when it is not.
-fn possible() -> bool {
+/// Returns whether images can be built (root and mmdebstrap); prints a line when not.
+fn can_build() -> bool {
     let root = rustix::process::geteuid().is_root();
-    let possible = root && Path::new("/usr/bin/mmdebstrap").exists();
-    if !possible {
+    let can_build = root && Path::new("/usr/bin/mmdebstrap").exists();
+    if !can_build {
         let line = "SKIPPED: images need root and mmdebstrap; run tests/prepare as root";
         assert!(std::env::var("HOMESTAK_TEST_REQUIRE").is_err(), "{line}");
         println!("{line}");
     }
-    possible
+    can_build
 }
 
-/// Puts an image there as if it had been built: a tree with one file.
-fn pretend(world: &World, id: &str, checksum: &str) {
+/// Writes an image as if it had been built: a tree with one file.
+fn write_image(env: &TestEnv, id: &str, checksum: &str) {
     let (name, key) = id.rsplit_once('-').unwrap();
-    let place = world.work().join("realm/images").join(id);
-    std::fs::create_dir_all(place.join("root")).unwrap();
-    std::fs::write(place.join("root/file"), "data\n").unwrap();
+    let directory = env.work().join("realm/images").join(id);
+    std::fs::create_dir_all(directory.join("root")).unwrap();
+    std::fs::write(directory.join("root/file"), "data\n").unwrap();
     let record = serde_json::json!({
         "version": 1, "name": name, "key": key, "made": "2026-01-02T03:04:05Z",
         "archive": { "main": "http://m.example/debian", "security": "http://m.example/debian-security" },
         "checksum": checksum, "bytes": 5_242_880, "files": 2,
     });
-    std::fs::write(place.join("image.json"), record.to_string()).unwrap();
+    std::fs::write(directory.join("image.json"), record.to_string()).unwrap();
 }
 
 #[test]
-fn a_name_that_no_image_has_is_told_with_the_nearest() {
-    let world = World::bare();
-    let run = run(&world, &["image", "build", "debain-12"]);
+fn an_unknown_image_is_reported_with_the_nearest_name() {
+    let env = TestEnv::without_site();
+    let run = run(&env, &["image", "build", "debain-12"]);
     assert_eq!(run.code, 1);
     assert!(
         run.err.contains("There is no image `debain-12`."),
@@ -57,15 +57,15 @@ fn a_name_that_no_image_has_is_told_with_the_nearest() {
 }
 
 #[test]
-fn an_empty_cache_says_how_to_fill_it() {
-    let world = World::bare();
-    let run = run(&world, &["image", "list"]);
+fn an_empty_image_list_prints_how_to_build_an_image() {
+    let env = TestEnv::without_site();
+    let run = run(&env, &["image", "list"]);
     assert_eq!((run.code, &*run.out), (0, ""));
     assert!(run.err.contains("homestak image build NAME"), "{}", run.err);
-    let json = self::run(&world, &["image", "list", "--json-output"]).json();
+    let json = self::run(&env, &["image", "list", "--json-output"]).json();
     assert_eq!(json["kind"], "image.list");
     assert_eq!(json["images"], serde_json::json!([]));
-    let run = self::run(&world, &["image", "verify", "debian-12"]);
+    let run = self::run(&env, &["image", "verify", "debian-12"]);
     assert_eq!(run.code, 1);
     assert!(
         run.err.contains("homestak image build debian-12"),
@@ -76,15 +76,15 @@ fn an_empty_cache_says_how_to_fill_it() {
 
 #[test]
 fn images_are_listed_verified_and_removed() {
-    if !possible() {
+    if !can_build() {
         return;
     }
-    let world = World::bare();
-    pretend(&world, "debian-12-0123456789ab", "0000");
-    let list = run(&world, &["image", "list"]).good();
+    let env = TestEnv::without_site();
+    write_image(&env, "debian-12-0123456789ab", "0000");
+    let list = run(&env, &["image", "list"]).good();
     let row = "debian-12  0123456789ab  2026-01-02 03:04  5 MiB  2      outdated";
     assert!(list.contains(row), "{list}");
-    let run = self::run(&world, &["image", "verify"]);
+    let run = self::run(&env, &["image", "verify"]);
     assert_eq!(run.code, 1);
     assert_eq!(run.out, "CHANGED  debian-12-0123456789ab\n");
     assert!(
@@ -93,37 +93,37 @@ fn images_are_listed_verified_and_removed() {
         "{}",
         run.err
     );
-    let json = self::run(&world, &["image", "verify", "--json-output"]);
+    let json = self::run(&env, &["image", "verify", "--json-output"]);
     assert_eq!(json.code, 1);
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     let found = json["images"][0]["found"].as_str().unwrap().to_owned();
-    pretend(&world, "debian-12-0123456789ab", &found);
-    self::run(&world, &["image", "verify", "debian-12"]).good();
-    let record = world
+    write_image(&env, "debian-12-0123456789ab", &found);
+    self::run(&env, &["image", "verify", "debian-12"]).good();
+    let record = env
         .work()
         .join("realm/images/debian-12-0123456789ab/image.json");
     let held = std::fs::File::open(record).unwrap();
     held.lock_shared().unwrap();
-    let refused = self::run(&world, &["image", "remove", "debian-12"]);
+    let refused = self::run(&env, &["image", "remove", "debian-12"]);
     assert_eq!(refused.code, 3, "{}", refused.err);
     assert!(refused.err.contains("is in use"), "{}", refused.err);
     drop(held);
-    let json = self::run(&world, &["image", "remove", "--outdated", "--json-output"]).json();
+    let json = self::run(&env, &["image", "remove", "--outdated", "--json-output"]).json();
     assert_eq!(json["images"][0]["key"], "0123456789ab");
-    assert!(self::run(&world, &["image", "list"]).out.is_empty());
+    assert!(self::run(&env, &["image", "list"]).out.is_empty());
 }
 
 #[test]
-fn without_root_nothing_is_built_and_it_is_said() {
-    if !possible() {
+fn building_without_root_is_an_error() {
+    if !can_build() {
         return;
     }
-    let world = World::bare();
+    let env = TestEnv::without_site();
     let mut ordinary = Command::new("setpriv");
     ordinary
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        // A copy: the directory of the program may be closed to others.
-        .arg(open_copy(&world))
+        // A copy: other users may be unable to read the directory of the program.
+        .arg(executable_copy(&env))
         .args(["image", "build", "debian-12"])
         .env_clear()
         .env("HOMESTAK_LOCAL_ROOT", "/nonexistent");
@@ -138,8 +138,8 @@ fn without_root_nothing_is_built_and_it_is_said() {
 }
 
 /// Returns a copy of the program that everyone can run.
-fn open_copy(world: &World) -> std::path::PathBuf {
-    let work = world.work();
+fn executable_copy(env: &TestEnv) -> std::path::PathBuf {
+    let work = env.work();
     let copy = work.join("homestak");
     std::fs::copy(env!("CARGO_BIN_EXE_homestak"), &copy).unwrap();
     for path in [work.parent().unwrap(), &work, &copy] {
@@ -148,9 +148,9 @@ fn open_copy(world: &World) -> std::path::PathBuf {
     copy
 }
 
-/// Starts a real build and returns when it has begun to fetch or install.
-fn begin(world: &World) -> (std::process::Child, BufReader<std::process::ChildStderr>) {
-    let mut child = command(world, &["image", "build", "debian-13"])
+/// Starts a real build and returns once it downloads or installs.
+fn begin(env: &TestEnv) -> (std::process::Child, BufReader<std::process::ChildStderr>) {
+    let mut child = command(env, &["image", "build", "debian-13"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -174,42 +174,42 @@ fn processes_about(path: &Path) -> Vec<String> {
         .collect()
 }
 
-fn leftovers(world: &World) -> Vec<String> {
-    let entries = std::fs::read_dir(world.work().join("realm/images")).unwrap();
+fn leftovers(env: &TestEnv) -> Vec<String> {
+    let entries = std::fs::read_dir(env.work().join("realm/images")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| !name.starts_with(".lock-")).collect()
 }
 
 #[test]
-fn a_build_that_is_interrupted_leaves_nothing() {
-    if !possible() {
+fn an_interrupted_build_leaves_no_files_or_processes() {
+    if !can_build() {
         return;
     }
-    let world = World::bare();
-    let (mut child, _lines) = begin(&world);
+    let env = TestEnv::without_site();
+    let (mut child, _lines) = begin(&env);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(leftovers(&world), [""; 0]);
-    assert_eq!(processes_about(&world.work()), [""; 0]);
+    assert_eq!(leftovers(&env), [""; 0]);
+    assert_eq!(processes_about(&env.work()), [""; 0]);
 }
 
 #[test]
-fn a_build_that_is_killed_ends_with_it_and_the_next_one_clears_up() {
-    if !possible() {
+fn the_next_build_removes_leftovers_of_a_killed_one() {
+    if !can_build() {
         return;
     }
-    let world = World::bare();
-    let (mut child, _lines) = begin(&world);
+    let env = TestEnv::without_site();
+    let (mut child, _lines) = begin(&env);
     child.kill().unwrap();
     child.wait().unwrap();
-    // The kernel ends what it had started; that takes a moment.
-    while !processes_about(&world.work()).is_empty() {
+    // The kernel kills the child processes; that takes a short time.
+    while !processes_about(&env.work()).is_empty() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    assert_eq!(leftovers(&world).len(), 1);
-    // The next builder has no archive, and still clears up first.
-    let next = command(&world, &["image", "build", "debian-13"])
+    assert_eq!(leftovers(&env).len(), 1);
+    // The next build cannot reach its mirror, and still removes the leftovers first.
+    let next = command(&env, &["image", "build", "debian-13"])
         .env("HOMESTAK_DEBIAN_MIRROR", "http://127.0.0.1:9/debian")
         .output()
         .map(Run::from)
@@ -221,21 +221,21 @@ fn a_build_that_is_killed_ends_with_it_and_the_next_one_clears_up() {
         "{}",
         next.err
     );
-    assert_eq!(leftovers(&world), [""; 0]);
+    assert_eq!(leftovers(&env), [""; 0]);
 }
 
 #[test]
-fn images_that_cannot_be_listed_are_not_said_to_be_none() {
-    let world = World::bare();
+fn an_unreadable_image_directory_is_an_error() {
+    let env = TestEnv::without_site();
     let list = |root: &str| {
-        let mut command = world.command(&["image", "list"]);
-        let command = command.env("HOMESTAK_LOCAL_ROOT", world.work().join(root));
+        let mut command = env.command(&["image", "list"]);
+        let command = command.env("HOMESTAK_LOCAL_ROOT", env.work().join(root));
         command.output().map(Run::from).unwrap()
     };
     let none = list("new");
     assert!(none.err.contains("No image is built"), "{}", none.err);
     none.good();
-    std::fs::write(world.work().join("file"), "").unwrap();
+    std::fs::write(env.work().join("file"), "").unwrap();
     let run = list("file");
     assert_eq!(run.code, 1, "{}{}", run.out, run.err);
     assert!(run.err.contains("file/images"), "{}", run.err);

@@ -1,29 +1,28 @@
-//! Other spellings, and names that are retired.
+//! Aliases of commands, and retired names.
 
-use crate::support::World;
+use crate::support::TestEnv;
 
 #[test]
-fn the_verb_validate_is_another_spelling() {
-    let world = World::new();
-    let verb = world.on_site(&["validate", "-M", "n1-push"]);
-    let noun = world.on_site(&["manifest", "validate", "-M", "n1-push"]);
+fn validate_is_an_alias_of_manifest_validate() {
+    let env = TestEnv::new();
+    let verb = env.on_site(&["validate", "-M", "n1-push"]);
+    let noun = env.on_site(&["manifest", "validate", "-M", "n1-push"]);
     assert_eq!((verb.code, verb.out), (0, noun.out));
-    world
-        .on_site(&["validate", "-M", "n1-push", "-H", "father"])
+    env.on_site(&["validate", "-M", "n1-push", "-H", "father"])
         .good();
 }
 
 #[test]
-fn the_verbs_create_destroy_and_test_are_other_spellings_and_say_so() {
-    let world = World::new();
+fn create_destroy_and_test_are_aliases_that_print_a_notice() {
+    let env = TestEnv::new();
     for (verb, command) in [
         ("create", "apply"),
         ("destroy", "destroy"),
         ("test", "test"),
     ] {
         let arguments = ["-M", "no-such-manifest", "-H", "sim"];
-        let old = world.on_site(&[&[verb], &arguments[..]].concat());
-        let new = world.on_site(&[&["manifest", command], &arguments[..]].concat());
+        let old = env.on_site(&[&[verb], &arguments[..]].concat());
+        let new = env.on_site(&[&["manifest", command], &arguments[..]].concat());
         assert_eq!((old.code, new.code), (1, 1));
         let notice = format!("notice: `{verb}` is now `homestak manifest {command}`\n");
         assert_eq!(old.err, notice + &new.err);
@@ -31,15 +30,16 @@ fn the_verbs_create_destroy_and_test_are_other_spellings_and_say_so() {
 }
 
 #[test]
-fn the_verb_serve_says_what_it_stands_for() {
-    let run = World::new().on_site(&["serve"]);
-    assert_eq!(run.code, 2);
-    assert!(run.err.contains("server start"), "{}", run.err);
+fn serve_points_to_server_start() {
+    let run = TestEnv::new().on_site(&["serve", "--help"]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    let notice = "`serve` is now `homestak server start --foreground`";
+    assert!(run.err.contains(notice), "{}", run.err);
 }
 
 #[test]
 fn every_retired_scenario_prints_its_replacement_and_exits_1() {
-    let world = World::bare();
+    let env = TestEnv::without_site();
     let retired = [
         (
             "vm-constructor",
@@ -84,7 +84,7 @@ fn every_retired_scenario_prints_its_replacement_and_exits_1() {
             vec!["scenario", "run", name],
             vec!["--scenario", name, "--host", "father"],
         ] {
-            let run = world.run(&arguments);
+            let run = env.run(&arguments);
             assert_eq!(run.code, 1, "{arguments:?}");
             assert!(run.err.contains(replacement), "{arguments:?}: {}", run.err);
         }
@@ -92,8 +92,8 @@ fn every_retired_scenario_prints_its_replacement_and_exits_1() {
 }
 
 #[test]
-fn commands_of_earlier_versions_get_a_hint_that_helps() {
-    let world = World::new();
+fn commands_of_earlier_versions_print_a_hint() {
+    let env = TestEnv::new();
     for (arguments, hint) in [
         (&["scenario", "run", "pve-setup"][..], "homestak host role"),
         (
@@ -109,9 +109,8 @@ fn commands_of_earlier_versions_get_a_hint_that_helps() {
             "homestak manifest list",
         ),
         (&["scenario"], "homestak manifest list"),
-        (&["server", "start"], "homestak manifest apply"),
     ] {
-        let run = world.on_site(arguments);
+        let run = env.on_site(arguments);
         assert_eq!(run.code, 2, "{arguments:?}: {}", run.err);
         assert!(run.err.contains(hint), "{arguments:?}: {}", run.err);
         for wrong in ["schema", "secrets", "--version"] {
@@ -121,14 +120,14 @@ fn commands_of_earlier_versions_get_a_hint_that_helps() {
 }
 
 #[test]
-fn a_manifest_that_was_renamed_is_named_with_its_new_name() {
-    let world = World::new();
+fn a_renamed_manifest_is_reported_with_its_new_name() {
+    let env = TestEnv::new();
     for (old, new) in [
         ("n1-basic", "n1-push"),
         ("n2-quick", "n2-tiered"),
         ("n3-full", "n3-deep"),
     ] {
-        let run = world.on_site(&["manifest", "show", "-M", old]);
+        let run = env.on_site(&["manifest", "show", "-M", old]);
         assert_eq!(run.code, 1, "{}", run.err);
         let hint = format!("`{old}` is now `{new}`");
         assert!(run.err.contains(&hint), "{old}: {}", run.err);

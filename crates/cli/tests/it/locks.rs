@@ -1,31 +1,31 @@
-//! Who works on a manifest on a host, and how a person takes it from one who is gone.
+//! Locks on a manifest on a host, and `manifest unlock`.
 
 use std::time::Duration;
 
 use homestak_sim::{Pace, Timing};
 use rustix::process::Signal;
 
-use crate::father::Father;
 use crate::runs::{APPLY, Running};
+use crate::test_pve::TestPve;
 
 const UNLOCK: [&str; 6] = ["manifest", "unlock", "-M", "workers", "-H", "father"];
 
 /// A host with one worker that takes three seconds to boot, and a run that waits for it.
-fn booting() -> (Father, Running) {
+fn booting() -> (TestPve, Running) {
     let timing = Timing {
         boot: Duration::from_secs(600),
         ..Timing::default()
     };
-    let father = Father::new(Pace::Accelerated(200.0), timing);
-    father.workers(1, "");
-    let mut running = Running::start(&father, &APPLY);
+    let host = TestPve::new(Pace::Accelerated(200.0), timing);
+    host.workers(1, "");
+    let mut running = Running::start(&host, &APPLY);
     running.until("step-started", "ready");
-    (father, running)
+    (host, running)
 }
 
-/// Makes the holder look as if it were on another machine, with a heartbeat of so long ago.
-fn move_away(father: &Father, seconds: i64) {
-    let file = rusqlite::Connection::open(father.state().join("journal.db")).unwrap();
+/// Changes the lock holder to one on another machine, with a heartbeat `seconds` older.
+fn pretend_remote_holder(host: &TestPve, seconds: i64) {
+    let file = rusqlite::Connection::open(host.state().join("journal.db")).unwrap();
     let changed = file.execute(
         "UPDATE leases SET heartbeat = heartbeat - ?1 * 1000000000, holder =
              json_set(holder, '$.machine', 'another', '$.boot', 'another', '$.name', 'shed')
@@ -36,46 +36,46 @@ fn move_away(father: &Father, seconds: i64) {
 }
 
 #[test]
-fn what_nobody_holds_is_not_unlocked_and_a_run_that_was_killed_holds_nothing() {
-    let (father, running) = booting();
+fn the_lock_of_a_killed_run_can_be_removed_and_unlocking_twice_is_harmless() {
+    let (host, running) = booting();
     running.send(Signal::KILL);
     running.end();
-    let unlocked = father.run(&UNLOCK);
+    let unlocked = host.run(&UNLOCK);
     assert!(
         unlocked.err.contains("which no longer runs"),
         "{}",
         unlocked.err
     );
     unlocked.good();
-    let again = father.run(&UNLOCK);
+    let again = host.run(&UNLOCK);
     assert!(
         again.err.contains("`workers` on `father` is not locked"),
         "{}",
         again.err
     );
     again.good();
-    father.run(&["manifest", "resume"]).good();
+    host.run(&["manifest", "resume"]).good();
 }
 
 #[test]
-fn a_run_that_lives_is_not_unlocked_nor_one_elsewhere_that_is_heard_of() {
-    let (father, running) = booting();
-    let here = father.run(&[&UNLOCK[..], &["--yes"]].concat());
-    assert_eq!(here.code, 3);
+fn a_live_run_is_not_unlocked_here_or_on_another_machine() {
+    let (host, running) = booting();
+    let local = host.run(&[&UNLOCK[..], &["--yes"]].concat());
+    assert_eq!(local.code, 3);
     assert!(
-        here.err.contains("is locked by process ") && here.err.contains("runs on this machine"),
+        local.err.contains("is locked by process ") && local.err.contains("runs on this machine"),
         "{}",
-        here.err
+        local.err
     );
-    move_away(&father, 5);
-    let elsewhere = father.run(&[&UNLOCK[..], &["--yes"]].concat());
+    pretend_remote_holder(&host, 5);
+    let elsewhere = host.run(&[&UNLOCK[..], &["--yes"]].concat());
     assert_eq!(elsewhere.code, 3);
     assert!(
         elsewhere.err.contains(" on shed since ") && elsewhere.err.contains("after 60 seconds"),
         "{}",
         elsewhere.err
     );
-    let second = father.run(&APPLY);
+    let second = host.run(&APPLY);
     assert_eq!(second.code, 3);
     assert!(
         second.err.contains(" on shed (last heartbeat ")
@@ -85,34 +85,37 @@ fn a_run_that_lives_is_not_unlocked_nor_one_elsewhere_that_is_heard_of() {
         "{}",
         second.err
     );
-    let status = father.run(&["manifest", "status", "-M", "workers"]);
+    let status = host.run(&["manifest", "status", "-M", "workers"]);
     assert!(
         status.err.contains("on shed (last heartbeat "),
         "{}",
         status.err
     );
-    // It never knew, and ends well.
+    // The run itself is not affected and succeeds.
     running.end().good();
 }
 
 #[test]
-fn a_run_that_was_stopped_and_is_unlocked_does_nothing_more_when_it_goes_on() {
-    let (father, running) = booting();
+fn a_suspended_run_that_was_unlocked_changes_nothing_after_it_continues() {
+    let (host, running) = booting();
     running.send(Signal::STOP);
-    move_away(&father, 3600);
-    let nobody = father.run(&UNLOCK);
-    assert_eq!(nobody.code, 3, "{}", nobody.err);
+    pretend_remote_holder(&host, 3600);
+    let unconfirmed = host.run(&UNLOCK);
+    assert_eq!(unconfirmed.code, 3, "{}", unconfirmed.err);
     assert!(
-        nobody.err.contains("Its last heartbeat was at ") && nobody.err.contains("use --yes"),
+        unconfirmed.err.contains("Its last heartbeat was at ")
+            && unconfirmed
+                .err
+                .contains("unlock -M workers -H father --yes"),
         "{}",
-        nobody.err
+        unconfirmed.err
     );
-    let unlocked = father.run(&[&UNLOCK[..], &["--yes", "--json-output"]].concat());
+    let unlocked = host.run(&[&UNLOCK[..], &["--yes", "--json-output"]].concat());
     let unlocked = unlocked.json();
     let holder = unlocked["held_by"].as_str().unwrap();
     assert!(holder.ends_with(" on shed"), "{unlocked}");
     let changes = || {
-        let calls = father.pve.calls().into_iter();
+        let calls = host.pve.calls().into_iter();
         let changes = calls.filter(|(call, _)| !call.starts_with("GET"));
         changes.collect::<Vec<_>>()
     };
@@ -127,24 +130,24 @@ fn a_run_that_was_stopped_and_is_unlocked_does_nothing_more_when_it_goes_on() {
         "{}",
         stopped.err
     );
-    // Its machine is there, still with its first-boot data.
+    // Its machine exists, still with its first-boot data.
     assert_eq!(changes(), before);
-    let resumed = father.run(&["manifest", "resume", "--json-output"]);
+    let resumed = host.run(&["manifest", "resume", "--json-output"]);
     assert_eq!(resumed.json()["ending"], "done");
     assert_ne!(changes(), before);
 }
 
 #[test]
-fn runs_are_listed_a_page_at_a_time() {
-    let father = Father::quick();
-    father.workers(1, "");
+fn history_is_paged() {
+    let host = TestPve::quick();
+    host.workers(1, "");
     for verb in ["apply", "destroy", "apply"] {
         let words = ["manifest", verb, "-M", "workers", "-H", "father", "--yes"];
-        father.run(&words).good();
+        host.run(&words).good();
     }
     let numbers = |arguments: &[&str]| -> (Vec<i64>, bool) {
         let words = [&["manifest", "history", "--json-output"][..], arguments].concat();
-        let listed = father.run(&words).json();
+        let listed = host.run(&words).json();
         let runs = listed["runs"].as_array().unwrap().iter();
         let runs = runs.map(|run| run["run"].as_i64().unwrap()).collect();
         (runs, listed["more"].as_bool().unwrap())
@@ -156,12 +159,12 @@ fn runs_are_listed_a_page_at_a_time() {
         (vec![1], false)
     );
     assert_eq!(numbers(&["--before", "1"]), (vec![], false));
-    let first = father.run(&["manifest", "history", "--limit", "1"]);
+    let first = host.run(&["manifest", "history", "--limit", "1"]);
     assert!(
         first.err.contains("Use --before 3 to list older runs"),
         "{}",
         first.err
     );
-    let last = father.run(&["manifest", "history", "--limit", "1", "--before", "2"]);
+    let last = host.run(&["manifest", "history", "--limit", "1", "--before", "2"]);
     assert!(!last.err.contains("older runs"), "{}", last.err);
 }

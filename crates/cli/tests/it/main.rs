@@ -1,48 +1,59 @@
-//! The real program, run as a person would run it.
+//! The real program, run as an operator runs it.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "tests make real files and processes, say what they tried, and fail by panicking"
+    reason = "tests create real files and processes, print what they ran, and fail by panicking"
 )]
 
-mod bystanders;
 mod checks;
+mod concurrent_runs;
 mod crash;
 mod damage;
 mod exports;
 mod failures;
-mod father;
 mod faults;
+mod first_contact;
 mod flags;
 mod guides;
 mod hostile;
 mod hosts;
 mod images;
-mod kept;
-mod late;
+mod jobs;
+mod kinds;
 mod legacy;
 mod locks;
 mod logs;
-mod look;
+mod lost_site_id;
+mod nested_guests;
+mod new_user;
 mod nodes;
 mod on_sim;
 mod operate;
 mod owner;
+mod persistent_sim;
 mod polls;
+mod pull_on_sim;
 mod rebuild;
 mod renames;
+mod repos;
 mod results;
 mod runs;
 mod secrets;
+mod server;
+mod server_keys;
+mod server_secrets;
+mod server_sharing;
+mod server_target;
+mod show;
 mod site;
 mod site_id;
-mod site_lost;
+mod stale_list;
 mod support;
 mod terminal;
+mod test_pve;
 mod tokens;
-mod two;
 mod untagged;
 mod waits;
 
-use homestak_test_support::guides as guides_of;
+use homestak_test_support::guides as guide_commands;

@@ -1,4 +1,4 @@
-//! Shells and commands on nodes: real SSH servers on loopback stand for them.
+//! Shells and commands on nodes, with real SSH servers on loopback addresses.
 
 use std::process::Command;
 
@@ -12,24 +12,24 @@ use homestak_providers::ssh::Keyring;
 use homestak_test_support::sshd::{Sshd, client_config, guest, user};
 use jiff::Timestamp;
 
-use crate::support::{Run, World};
+use crate::support::{Run, TestEnv};
 
-/// A world that remembers nodes, and servers that stand for some of them.
-pub(crate) struct Lab {
-    pub(crate) world: World,
+/// Recorded nodes, and an SSH server for some of them.
+pub(crate) struct SshNodes {
+    pub(crate) env: TestEnv,
     servers: Vec<Sshd>,
 }
 
-impl Lab {
+impl SshNodes {
     pub(crate) fn new() -> Self {
         Self {
-            world: World::bare(),
+            env: TestEnv::without_site(),
             servers: Vec::new(),
         }
     }
 
     fn state(&self) -> std::path::PathBuf {
-        self.world.home().join(".local/state/homestak")
+        self.env.home().join(".local/state/homestak")
     }
 
     fn keyring(&self) -> Keyring {
@@ -39,12 +39,12 @@ impl Lab {
     /// Starts a server with the host key of the n-th guest, at 127.0.0.(10 + n).
     pub(crate) fn serve(&mut self, nth: u32) {
         let at = u8::try_from(10 + nth).unwrap();
-        let server = Sshd::start(&self.keyring(), at, &guest(nth), &self.world.work());
+        let server = Sshd::start(&self.keyring(), at, &guest(nth), &self.env.work());
         self.servers.push(server);
     }
 
-    /// Remembers a run that made nodes; each has the number of its guest.
-    pub(crate) fn remember(&self, manifest: &str, host: &str, nodes: &[(&str, u32)]) {
+    /// Records a run that created nodes; each has the number of its guest.
+    pub(crate) fn record(&self, manifest: &str, host: &str, nodes: &[(&str, u32)]) {
         let records = nodes.iter().map(|(name, nth)| NodeRecord {
             name: (*name).to_owned(),
             host: host.to_owned(),
@@ -63,34 +63,34 @@ impl Lab {
             configured: None,
             hosts_guests: None,
         });
-        write_down(self, manifest, host, records.collect());
+        record_run(self, manifest, host, records.collect());
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let servers: Vec<&Sshd> = self.servers.iter().collect();
-        let mut command = self.world.command(arguments);
+        let mut command = self.env.command(arguments);
         command.env(
             "HOMESTAK_SSH_CONFIG",
-            client_config(&self.world.work(), &servers),
+            client_config(&self.env.work(), &servers),
         );
         command
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
-        self.command(arguments).output().map(Run::from).unwrap()
+        Run::of(&mut self.command(arguments))
     }
 }
 
-impl Drop for Lab {
+impl Drop for SshNodes {
     fn drop(&mut self) {
-        // Connections that were kept end with the test.
+        // Shared connections end with the test.
         for nth in 0..8 {
             _ = self.keyring().forget(&guest(nth));
         }
     }
 }
 
-fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
+fn record_run(nodes: &SshNodes, manifest: &str, host: &str, records: Vec<NodeRecord>) {
     let plan = Plan {
         format: PLAN_FORMAT,
         verb: Verb::Apply,
@@ -115,7 +115,7 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
-        let journal = homestak_store::Sqlite::open(&lab.state()).unwrap();
+        let journal = homestak_store::Sqlite::open(&nodes.state()).unwrap();
         let run = journal.begin("apply", &plan, "run", at).await.unwrap();
         for record in records {
             let entry = Entry {
@@ -141,26 +141,27 @@ fn planned(record: &NodeRecord) -> NodePlan {
         wanted: None,
         found: None,
         config: None,
+        simulated: false,
         reidentified: None,
         recorded: None,
     }
 }
 
 #[test]
-fn a_command_on_one_node_keeps_its_words_its_input_and_its_code() {
-    let mut lab = Lab::new();
-    lab.serve(1);
-    lab.remember("m", "father", &[("web", 1)]);
-    let run = lab.run(&["ssh", "web", "--", "printf", "%s|", "a b", "$HOME", "it's"]);
+fn ssh_passes_on_arguments_input_and_exit_code() {
+    let mut nodes = SshNodes::new();
+    nodes.serve(1);
+    nodes.record("m", "father", &[("web", 1)]);
+    let run = nodes.run(&["ssh", "web", "--", "printf", "%s|", "a b", "$HOME", "it's"]);
     assert_eq!(
         (run.code, run.out.as_str()),
         (0, "a b|$HOME|it's|"),
         "{}",
         run.err
     );
-    let run = lab.run(&["ssh", "web", "--", "echo one | tr o O; exit 7"]);
+    let run = nodes.run(&["ssh", "web", "--", "echo one | tr o O; exit 7"]);
     assert_eq!((run.code, run.out.as_str()), (7, "One\n"), "{}", run.err);
-    let mut child = lab
+    let mut child = nodes
         .command(&["ssh", "web", "--", "cat"])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
@@ -174,15 +175,15 @@ fn a_command_on_one_node_keeps_its_words_its_input_and_its_code() {
 }
 
 #[test]
-fn a_node_with_another_host_key_is_refused_in_clear_words() {
-    let mut lab = Lab::new();
-    lab.serve(1);
-    lab.remember("m", "father", &[("web", 1)]);
-    // It answers with its old key, and another was made for it since.
-    lab.keyring().forget(&guest(1)).unwrap();
-    lab.keyring().host_key(&guest(1)).unwrap();
+fn a_node_with_another_host_key_is_refused() {
+    let mut nodes = SshNodes::new();
+    nodes.serve(1);
+    nodes.record("m", "father", &[("web", 1)]);
+    // It answers with its old key, and a new one was recorded since.
+    nodes.keyring().forget(&guest(1)).unwrap();
+    nodes.keyring().host_key(&guest(1)).unwrap();
     for arguments in [&["ssh", "web"][..], &["ssh", "web", "--", "true"]] {
-        let run = lab.run(arguments);
+        let run = nodes.run(arguments);
         assert_eq!(run.code, 3, "{}", run.err);
         assert!(
             run.err
@@ -192,30 +193,34 @@ fn a_node_with_another_host_key_is_refused_in_clear_words() {
         );
         assert!(run.err.contains("known_hosts"), "{}", run.err);
     }
-    let run = lab.run(&["exec", "web", "--", "true"]);
+    let run = nodes.run(&["exec", "web", "--", "true"]);
     assert_eq!(run.code, 1);
     assert!(run.err.contains("is not that of `web`"), "{}", run.err);
-    // Nobody knows it any more.
-    lab.keyring().forget(&guest(1)).unwrap();
-    let run = lab.run(&["ssh", "web"]);
+    // No key is recorded.
+    nodes.keyring().forget(&guest(1)).unwrap();
+    let run = nodes.run(&["ssh", "web"]);
     assert_eq!(run.code, 3, "{}", run.err);
-    assert!(run.err.contains("is not known here"), "{}", run.err);
+    assert!(
+        run.err.contains("is not known to this driver"),
+        "{}",
+        run.err
+    );
 }
 
 #[test]
-fn a_command_on_many_nodes_names_each_line_and_each_code() {
-    let mut lab = Lab::new();
-    lab.serve(1);
-    lab.serve(2);
-    lab.serve(3);
-    lab.servers[2].stop();
-    lab.remember(
+fn exec_prefixes_lines_with_the_node_and_reports_exit_codes() {
+    let mut nodes = SshNodes::new();
+    nodes.serve(1);
+    nodes.serve(2);
+    nodes.serve(3);
+    nodes.servers[2].stop();
+    nodes.record(
         "m",
         "father",
         &[("web", 1), ("worker-2", 2), ("worker-3", 3)],
     );
     let line = "echo at $SSH_CONNECTION; echo oh >&2";
-    let run = lab.run(&["exec", "web,worker-2", "--", line]);
+    let run = nodes.run(&["exec", "web,worker-2", "--", line]);
     assert_eq!(run.code, 0, "{}", run.err);
     let mut lines: Vec<&str> = run.out.lines().collect();
     lines.sort_unstable();
@@ -223,9 +228,9 @@ fn a_command_on_many_nodes_names_each_line_and_each_code() {
     assert!(lines[0].starts_with("web      | at 127."), "{}", run.out);
     assert!(lines[1].starts_with("worker-2 | at 127."), "{}", run.out);
     assert!(run.err.contains("web      | oh"), "{}", run.err);
-    // One ends with a code, one does not answer.
+    // One exits with a code, one does not answer.
     let line = "case $SSH_CONNECTION in *127.0.0.11*) exit 3;; esac";
-    let run = lab.run(&["exec", "w*", "--parallel", "2", "--", line]);
+    let run = nodes.run(&["exec", "w*", "--parallel", "2", "--", line]);
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(
         run.err.contains("worker-3: `worker-3` is not reachable"),
@@ -235,7 +240,7 @@ fn a_command_on_many_nodes_names_each_line_and_each_code() {
     for end in ["web: exit code 3", "Succeeded on 1 of 3 nodes."] {
         assert!(run.err.contains(end), "{}", run.err);
     }
-    let json = lab.run(&["exec", "--all", "--json-output", "--", "echo hi; exit 4"]);
+    let json = nodes.run(&["exec", "--all", "--json-output", "--", "echo hi; exit 4"]);
     assert_eq!(json.code, 1);
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(
@@ -243,12 +248,12 @@ fn a_command_on_many_nodes_names_each_line_and_each_code() {
         (&"exec".into(), &false.into())
     );
     let results = json["results"].as_array().unwrap();
-    let seen: Vec<_> = results
+    let codes: Vec<_> = results
         .iter()
         .map(|one| (one["node"].as_str().unwrap(), one["exit"].as_i64()))
         .collect();
     assert_eq!(
-        seen,
+        codes,
         [("web", Some(4)), ("worker-2", Some(4)), ("worker-3", None)]
     );
     assert_eq!(results[0]["stdout"], "hi\n");
@@ -262,54 +267,58 @@ fn a_command_on_many_nodes_names_each_line_and_each_code() {
 }
 
 #[test]
-fn names_that_mean_nothing_or_too_much_are_told() {
-    let lab = Lab::new();
-    let run = lab.run(&["ssh", "web"]);
+fn unknown_and_ambiguous_node_names_are_errors() {
+    let nodes = SshNodes::new();
+    let run = nodes.run(&["ssh", "web"]);
     assert_eq!(run.code, 1);
-    let state = format!("{} records no such node", lab.state().display());
+    let state = format!("{} records no such node", nodes.state().display());
     assert!(
         run.err.contains(&state) && run.err.contains("sudo"),
         "{}",
         run.err
     );
-    lab.remember("one", "father", &[("web", 1)]);
-    lab.remember("two", "father", &[("web", 2), ("db", 3)]);
-    let run = lab.run(&["ssh", "web"]);
+    nodes.record("one", "father", &[("web", 1)]);
+    nodes.record("two", "father", &[("web", 2), ("db", 3)]);
+    let run = nodes.run(&["ssh", "web"]);
     assert_eq!(run.code, 2);
     for which in ["-M one -H father", "-M two -H father"] {
         assert!(run.err.contains(which), "{}", run.err);
     }
-    let run = lab.run(&["ssh", "wbe", "-M", "two"]);
+    let run = nodes.run(&["ssh", "wbe", "-M", "two"]);
     assert_eq!(run.code, 1);
     assert!(run.err.contains("did you mean `web`?"), "{}", run.err);
-    let run = lab.run(&["exec", "x*", "--", "true"]);
+    let run = nodes.run(&["exec", "x*", "--", "true"]);
     assert!(run.err.contains("No node matches `x*`"), "{}", run.err);
     assert!(run.err.contains("available: db, web"), "{}", run.err);
-    assert_eq!(lab.run(&["exec", "--", "true"]).code, 2, "no node is named");
-    assert_eq!(lab.run(&["exec", "web"]).code, 2, "no command is named");
+    assert_eq!(
+        nodes.run(&["exec", "--", "true"]).code,
+        2,
+        "no node is named"
+    );
+    assert_eq!(nodes.run(&["exec", "web"]).code, 2, "no command is named");
 }
 
 #[test]
-fn nodes_of_the_same_name_are_told_apart_by_their_manifests() {
-    let mut lab = Lab::new();
-    lab.serve(1);
-    lab.serve(2);
-    lab.remember("one", "father", &[("web", 1)]);
-    lab.remember("two", "father", &[("web", 2)]);
-    let run = lab.run(&["exec", "--all", "--", "echo", "hi"]);
+fn nodes_of_the_same_name_are_distinguished_by_manifest() {
+    let mut nodes = SshNodes::new();
+    nodes.serve(1);
+    nodes.serve(2);
+    nodes.record("one", "father", &[("web", 1)]);
+    nodes.record("two", "father", &[("web", 2)]);
+    let run = nodes.run(&["exec", "--all", "--", "echo", "hi"]);
     let mut lines: Vec<&str> = run.out.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["one/web | hi", "two/web | hi"], "{}", run.err);
-    let run = lab.run(&["exec", "web", "-M", "two", "--", "echo", "hi"]);
+    let run = nodes.run(&["exec", "web", "-M", "two", "--", "echo", "hi"]);
     assert_eq!(run.out, "web | hi\n");
 }
 
 #[test]
-fn without_ssh_keygen_nothing_is_made_and_the_package_is_named() {
-    let lab = Lab::new();
-    lab.world.run(&["site", "init", "site"]).good();
+fn without_ssh_keygen_nothing_is_created_and_the_package_is_named() {
+    let nodes = SshNodes::new();
+    nodes.env.run(&["site", "init", "site"]).good();
     let apply = ["manifest", "apply", "-M", "n1-push", "-H", "sim", "--yes"];
-    let mut command = lab.command(&apply);
+    let mut command = nodes.command(&apply);
     command
         .env("PATH", "/nowhere")
         .env("HOMESTAK_SITE_CONFIG", "site");
@@ -326,16 +335,16 @@ fn without_ssh_keygen_nothing_is_made_and_the_package_is_named() {
         run.err
     );
     assert!(
-        lab.run(&["manifest", "history"]).out.is_empty(),
-        "no run was begun"
+        nodes.run(&["manifest", "history"]).out.is_empty(),
+        "no run was recorded"
     );
-    lab.run(&["sim", "stop"]).good();
+    nodes.run(&["sim", "stop"]).good();
 }
 
 #[test]
-fn simulated_nodes_run_nothing() {
-    let lab = Lab::new();
-    lab.remember("m", "sim", &[("web", 1)]);
+fn commands_on_simulated_nodes_are_refused() {
+    let nodes = SshNodes::new();
+    nodes.record("m", "sim", &[("web", 1)]);
     let all = [
         &["ssh", "web"][..],
         &["exec", "--all", "--", "true"],
@@ -343,34 +352,34 @@ fn simulated_nodes_run_nothing() {
         &["logs", "web"],
     ];
     for arguments in all {
-        let run = lab.run(arguments);
+        let run = nodes.run(arguments);
         assert_eq!(run.code, 3, "{}", run.err);
         assert!(run.err.contains("`web` is simulated"), "{}", run.err);
     }
 }
 
 #[test]
-fn the_console_of_a_guest_of_proxmox_ve_is_said_to_be_its_host_s() {
-    let mut lab = Lab::new();
-    lab.serve(1);
-    lab.servers[0].stop();
-    lab.remember("m", "father", &[("web", 1)]);
-    let run = lab.run(&["console", "web"]);
+fn console_of_a_proxmox_ve_guest_names_the_command_for_its_host() {
+    let mut nodes = SshNodes::new();
+    nodes.serve(1);
+    nodes.servers[0].stop();
+    nodes.record("m", "father", &[("web", 1)]);
+    let run = nodes.run(&["console", "web"]);
     assert_eq!(run.code, 3, "{}", run.err);
     assert!(
         run.err.contains("on father, as root: qm terminal 101"),
         "{}",
         run.err
     );
-    let run = lab.run(&["logs", "web"]);
+    let run = nodes.run(&["logs", "web"]);
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.err.contains("not reachable"), "{}", run.err);
     assert!(run.err.contains("qm terminal 101"), "{}", run.err);
 }
 
-/// Puts a virtual machine on the local host of a world, as far as anyone can see.
-fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
-    let root = lab.world.work().join("root");
+/// Writes the files of a virtual machine of the local host.
+fn machine(nodes: &SshNodes, name: &str, nth: u32) -> std::path::PathBuf {
+    let root = nodes.env.work().join("root");
     let wanted = homestak_core::firstboot::FirstBootConfig {
         uuid: guest(nth),
         hostname: name.to_owned(),
@@ -382,6 +391,7 @@ fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
         gateway: None,
         dns: Vec::new(),
         packages: Vec::new(),
+        enrolment: None,
     };
     let node = Node {
         uuid: guest(nth),
@@ -415,15 +425,15 @@ fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_console_of_a_virtual_machine_is_its_serial_line() {
+fn the_console_of_a_virtual_machine_is_its_serial_port() {
     use std::io::{Read as _, Write as _};
-    let lab = Lab::new();
-    lab.remember("m", "local", &[("web", 1)]);
-    let directory = machine(&lab, "web", 1);
+    let nodes = SshNodes::new();
+    nodes.record("m", "local", &[("web", 1)]);
+    let directory = machine(&nodes, "web", 1);
     let console = || {
-        let mut command = lab.command(&["console", "web"]);
+        let mut command = nodes.command(&["console", "web"]);
         command
-            .env("HOMESTAK_LOCAL_ROOT", lab.world.work().join("root"))
+            .env("HOMESTAK_LOCAL_ROOT", nodes.env.work().join("root"))
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped());
@@ -436,21 +446,21 @@ fn the_console_of_a_virtual_machine_is_its_serial_line() {
     let far = std::thread::spawn(move || {
         let (mut stream, _) = line.accept().unwrap();
         stream.write_all(b"web login: ").unwrap();
-        let mut heard = String::new();
-        stream.read_to_string(&mut heard).unwrap();
+        let mut received = String::new();
+        stream.read_to_string(&mut received).unwrap();
         stream.write_all(b"Password: ").unwrap();
-        heard
+        received
     });
     let mut child = console();
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"root\n").unwrap();
     drop(input);
-    let said = Run::from(child.wait_with_output().unwrap());
+    let run = Run::from(child.wait_with_output().unwrap());
     assert_eq!(
-        (said.code, said.out.as_str()),
+        (run.code, run.out.as_str()),
         (0, "web login: Password: "),
         "{}",
-        said.err
+        run.err
     );
     assert_eq!(far.join().unwrap(), "root\n");
 }

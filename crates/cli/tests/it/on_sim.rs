@@ -1,68 +1,63 @@
-//! Manifests on the host `sim`, which needs no set-up: nested machines too.
+//! Manifests with nested machines on the host `sim`, which needs no setup.
 
 use serde_json::Value;
 
-use crate::father::order;
-use crate::support::{Run, World};
+use crate::support::{Run, TestEnv};
+use crate::test_pve::order;
 
-fn run(world: &World, arguments: &[&str]) -> Run {
-    world
-        .command(arguments)
+fn run(env: &TestEnv, arguments: &[&str]) -> Run {
+    let mut command = env.command(arguments);
+    command
         .env("HOMESTAK_SITE_CONFIG", "site")
-        .env("HOMESTAK_SIM_SPEED", "200")
-        .output()
-        .map(Run::from)
-        .unwrap()
+        .env("HOMESTAK_SIM_SPEED", "200");
+    Run::of(&mut command)
 }
 
-/// Applies and destroys a manifest of the stock site, and returns in which order.
-fn there_and_back(manifest: &str) -> (Vec<String>, Vec<String>) {
-    let world = World::new();
-    let made = run(
-        &world,
+/// Applies and destroys a manifest of the stock site; returns the nodes in order of both.
+fn apply_and_destroy(manifest: &str) -> (Vec<String>, Vec<String>) {
+    let env = TestEnv::new();
+    let created = run(
+        &env,
         &["manifest", "apply", "-M", manifest, "-H", "sim", "--events"],
     )
     .good();
-    let again = run(&world, &["manifest", "apply", "-M", manifest, "-H", "sim"]);
+    let again = run(&env, &["manifest", "apply", "-M", manifest, "-H", "sim"]);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
-    let gone = run(
-        &world,
+    let destroyed = run(
+        &env,
         &[
             "manifest", "destroy", "-M", manifest, "-H", "sim", "--yes", "--events",
         ],
     )
     .good();
-    let again = run(
-        &world,
-        &["manifest", "destroy", "-M", manifest, "-H", "sim"],
-    );
+    let again = run(&env, &["manifest", "destroy", "-M", manifest, "-H", "sim"]);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
-    run(&world, &["sim", "stop"]).good();
-    // A child begins when its parent is ready, not just made.
-    for (at, node) in order(&made, "create").iter().enumerate().skip(1) {
-        let above = &order(&made, "ready")[at - 1];
+    run(&env, &["sim", "stop"]).good();
+    // A child is created when its parent is ready, not just created.
+    for (at, node) in order(&created, "create").iter().enumerate().skip(1) {
+        let above = &order(&created, "ready")[at - 1];
         assert_ne!(above, node);
     }
-    (order(&made, "create"), order(&gone, "destroy"))
+    (order(&created, "create"), order(&destroyed, "destroy"))
 }
 
 #[test]
-fn st_3_a_hypervisor_comes_before_what_runs_on_it_and_goes_after_it() {
-    let (made, gone) = there_and_back("n2-tiered");
-    assert_eq!(made, ["root-pve", "edge"]);
-    assert_eq!(gone, ["edge", "root-pve"]);
+fn st_3_a_hypervisor_is_created_before_its_guests_and_destroyed_after_them() {
+    let (created, destroyed) = apply_and_destroy("n2-tiered");
+    assert_eq!(created, ["root-pve", "edge"]);
+    assert_eq!(destroyed, ["edge", "root-pve"]);
 }
 
 #[test]
-fn st_4_three_levels_come_downwards_and_go_upwards() {
-    let (made, gone) = there_and_back("n3-deep");
-    assert_eq!(made, ["root-pve", "leaf-pve", "edge"]);
-    assert_eq!(gone, ["edge", "leaf-pve", "root-pve"]);
+fn st_4_three_levels_are_created_top_down_and_destroyed_bottom_up() {
+    let (created, destroyed) = apply_and_destroy("n3-deep");
+    assert_eq!(created, ["root-pve", "leaf-pve", "edge"]);
+    assert_eq!(destroyed, ["edge", "leaf-pve", "root-pve"]);
 }
 
 #[test]
-fn depth_makes_the_upper_levels_only() {
-    let world = World::new();
+fn depth_limits_the_levels_that_are_planned() {
+    let env = TestEnv::new();
     let plan = [
         "manifest",
         "plan",
@@ -79,16 +74,16 @@ fn depth_makes_the_upper_levels_only() {
             .map(|node| node["name"].as_str().unwrap().to_owned())
             .collect()
     };
-    let two = run(&world, &[&plan[..], &["--depth", "2"]].concat()).json();
+    let two = run(&env, &[&plan[..], &["--depth", "2"]].concat()).json();
     assert_eq!(names(&two), ["root-pve", "leaf-pve"]);
-    run(&world, &["sim", "stop"]).good();
+    run(&env, &["sim", "stop"]).good();
 }
 
 #[test]
-fn a_test_on_the_simulator_passes_and_leaves_nothing() {
-    let world = World::new();
+fn a_test_on_the_simulator_passes_and_leaves_no_guests() {
+    let env = TestEnv::new();
     let json = run(
-        &world,
+        &env,
         &["test", "-M", "n2-tiered", "-H", "sim", "--json-output"],
     )
     .json();
@@ -97,21 +92,21 @@ fn a_test_on_the_simulator_passes_and_leaves_nothing() {
         (&true.into(), &"completed".into())
     );
     let destroy = run(
-        &world,
+        &env,
         &["manifest", "destroy", "-M", "n2-tiered", "-H", "sim"],
     );
     assert!(destroy.err.contains("Nothing to do."), "{}", destroy.err);
-    let reports = world.home().join(".local/state/homestak/reports");
+    let reports = env.home().join(".local/state/homestak/reports");
     assert_eq!(std::fs::read_dir(reports).unwrap().count(), 2);
-    run(&world, &["sim", "stop"]).good();
+    run(&env, &["sim", "stop"]).good();
 }
 
 #[test]
-fn the_simulator_goes_on_without_the_keys_of_whoever_started_it() {
-    let world = World::new();
+fn the_simulator_does_not_inherit_secrets_from_the_environment() {
+    let env = TestEnv::new();
     let secret = format!("AGE-SECRET-KEY-1SIM{}", std::process::id());
     let plan = ["manifest", "plan", "-M", "n2-tiered", "-H", "sim"];
-    let planned = world
+    let planned = env
         .command(&plan)
         .env("HOMESTAK_SITE_CONFIG", "site")
         .env("SOPS_AGE_KEY", &secret)
@@ -126,5 +121,5 @@ fn the_simulator_goes_on_without_the_keys_of_whoever_started_it() {
         String::from_utf8_lossy(&bytes).contains(&secret)
     });
     assert_eq!(known.count(), 0);
-    run(&world, &["sim", "stop"]).good();
+    run(&env, &["sim", "stop"]).good();
 }

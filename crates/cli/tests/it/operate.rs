@@ -4,13 +4,13 @@ use homestak_core::plan::PLAN_FORMAT;
 use homestak_sim::Kind;
 use serde_json::Value;
 
-use crate::father::{Father, events, order};
+use crate::test_pve::{TestPve, events, order};
 
 #[test]
-fn st_2_a_machine_is_made_and_removed() {
-    let father = Father::quick();
-    father.single();
-    let made = father
+fn st_2_a_machine_is_created_and_destroyed() {
+    let host = TestPve::quick();
+    host.single();
+    let applied = host
         .run(&[
             "manifest",
             "apply",
@@ -21,13 +21,13 @@ fn st_2_a_machine_is_made_and_removed() {
             "--json-output",
         ])
         .json();
-    assert_eq!(made["kind"], "manifest.apply");
+    assert_eq!(applied["kind"], "manifest.apply");
     assert_eq!(
-        (&made["verb"], &made["success"]),
+        (&applied["verb"], &applied["success"]),
         (&"apply".into(), &true.into())
     );
-    assert_eq!(made["ending"], "done");
-    let node = &made["nodes"][0];
+    assert_eq!(applied["ending"], "done");
+    let node = &applied["nodes"][0];
     assert_eq!(
         (&node["name"], &node["status"]),
         (&"test-vm".into(), &"completed".into())
@@ -37,8 +37,8 @@ fn st_2_a_machine_is_made_and_removed() {
         "{node}"
     );
     assert!(node["duration"].as_f64().unwrap() > 0.0);
-    assert_eq!(father.guests(), ["test-vm"]);
-    let gone = father
+    assert_eq!(host.guests(), ["test-vm"]);
+    let destroyed = host
         .run(&[
             "manifest",
             "destroy",
@@ -50,15 +50,15 @@ fn st_2_a_machine_is_made_and_removed() {
             "--json-output",
         ])
         .json();
-    assert_eq!(gone["nodes"][0]["status"], "destroyed");
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(destroyed["nodes"][0]["status"], "destroyed");
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn st_6_peers_are_made_side_by_side_on_one_host() {
-    let father = Father::quick();
-    father.workers(3, "");
-    let run = father.run(&[
+fn st_6_peers_are_created_in_parallel_on_one_host() {
+    let host = TestPve::quick();
+    host.workers(3, "");
+    let run = host.run(&[
         "manifest", "apply", "-M", "workers", "-H", "father", "--events",
     ]);
     let out = run.good();
@@ -70,44 +70,43 @@ fn st_6_peers_are_made_side_by_side_on_one_host() {
         .iter()
         .filter(|(event, _, step)| event == "step-started" && step == "create");
     assert!(begun.count() > 1, "{events:?}");
-    assert_eq!(father.guests(), ["worker-1", "worker-2", "worker-3"]);
-    assert!(father.pve.guests().iter().all(|guest| guest.host == "pve1"));
-    father
-        .run(&["manifest", "destroy", "-M", "workers", "-H", "father", "-y"])
+    assert_eq!(host.guests(), ["worker-1", "worker-2", "worker-3"]);
+    assert!(host.pve.guests().iter().all(|guest| guest.host == "pve1"));
+    host.run(&["manifest", "destroy", "-M", "workers", "-H", "father", "-y"])
         .good();
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
 fn st_8_every_action_can_be_repeated() {
-    let father = Father::quick();
-    father.single();
+    let host = TestPve::quick();
+    host.single();
     let create = ["create", "-M", "single-node", "-H", "father"];
     let destroy = ["destroy", "-M", "single-node", "-H", "father", "--yes"];
-    father.run(&create).good();
-    let before = father.pve.guests();
-    let again = father.run(&create);
+    host.run(&create).good();
+    let before = host.pve.guests();
+    let again = host.run(&create);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
     again.good();
-    assert_eq!(father.pve.guests(), before, "the world is unchanged");
-    father.run(&destroy).good();
-    let again = father.run(&destroy);
+    assert_eq!(host.pve.guests(), before, "guests are unchanged");
+    host.run(&destroy).good();
+    let again = host.run(&destroy);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
     again.good();
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
 fn a_plan_is_shown_with_reasons_and_changes_nothing() {
-    let father = Father::quick();
-    father.single();
-    let plan = father
+    let host = TestPve::quick();
+    host.single();
+    let plan = host
         .run(&["manifest", "plan", "-M", "single-node", "-H", "father"])
         .good();
     assert!(plan.contains("+ test-vm"), "{plan}");
     assert!(plan.contains("manifests/single-node.yaml:5:"), "{plan}");
     assert!(plan.contains("1 to create;"), "{plan}");
-    let dry = father
+    let dry = host
         .run(&[
             "manifest",
             "apply",
@@ -119,7 +118,7 @@ fn a_plan_is_shown_with_reasons_and_changes_nothing() {
         ])
         .good();
     assert_eq!(dry, plan);
-    let json = father
+    let json = host
         .run(&[
             "manifest",
             "plan",
@@ -135,18 +134,18 @@ fn a_plan_is_shown_with_reasons_and_changes_nothing() {
         (&"manifest.plan".into(), &"apply".into())
     );
     assert_eq!(json["nodes"][0]["action"], "create");
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
     assert_eq!(
-        father.run(&["manifest", "history"]).out,
+        host.run(&["manifest", "history"]).out,
         "",
-        "nothing was begun"
+        "no run was recorded"
     );
 }
 
 #[test]
-fn a_written_plan_is_carried_out_only_while_it_fits() {
-    let father = Father::quick();
-    father.single();
+fn a_saved_plan_is_applied_only_while_it_is_current() {
+    let host = TestPve::quick();
+    host.single();
     let plan = [
         "manifest",
         "plan",
@@ -157,10 +156,10 @@ fn a_written_plan_is_carried_out_only_while_it_fits() {
         "--out",
         "plan.json",
     ];
-    father.run(&plan).good();
-    father.run(&["manifest", "apply", "plan.json"]).good();
-    assert_eq!(father.guests(), ["test-vm"]);
-    let stale = father.run(&["manifest", "apply", "--plan", "plan.json"]);
+    host.run(&plan).good();
+    host.run(&["manifest", "apply", "plan.json"]).good();
+    assert_eq!(host.guests(), ["test-vm"]);
+    let stale = host.run(&["manifest", "apply", "--plan", "plan.json"]);
     assert_eq!(stale.code, 3);
     assert!(
         stale
@@ -169,40 +168,39 @@ fn a_written_plan_is_carried_out_only_while_it_fits() {
         "{}",
         stale.err
     );
-    assert_eq!(father.guests(), ["test-vm"]);
-    std::fs::write(father.site.work().join("other.json"), "{\"form\": 99}").unwrap();
-    let unknown = father.run(&["manifest", "apply", "other.json"]);
+    assert_eq!(host.guests(), ["test-vm"]);
+    std::fs::write(host.env.work().join("other.json"), "{\"form\": 99}").unwrap();
+    let unknown = host.run(&["manifest", "apply", "other.json"]);
     assert_eq!(unknown.code, 1);
     assert!(unknown.err.contains("its format is 99"), "{}", unknown.err);
-    let written = std::fs::read_to_string(father.site.work().join("plan.json")).unwrap();
+    let written = std::fs::read_to_string(host.env.work().join("plan.json")).unwrap();
     let older = written.replacen(&format!("\"form\": {PLAN_FORMAT}"), "\"form\": 2", 1);
     assert_ne!(written, older);
-    std::fs::write(father.site.work().join("other.json"), older).unwrap();
-    let older = father.run(&["manifest", "apply", "other.json"]);
+    std::fs::write(host.env.work().join("other.json"), older).unwrap();
+    let older = host.run(&["manifest", "apply", "other.json"]);
     assert_eq!(older.code, 1);
     assert!(older.err.contains("its format is 2"), "{}", older.err);
     assert!(older.err.contains("manifest plan --out"), "{}", older.err);
 }
 
 #[test]
-fn a_comment_that_moves_every_line_leaves_a_written_plan_valid() {
-    let father = Father::quick();
-    father.single();
-    father
-        .run(&[
-            "manifest",
-            "plan",
-            "-M",
-            "single-node",
-            "-H",
-            "father",
-            "--out",
-            "plan.json",
-        ])
-        .good();
-    let written = std::fs::read_to_string(father.site.work().join("plan.json")).unwrap();
+fn comments_that_move_lines_leave_a_saved_plan_valid() {
+    let host = TestPve::quick();
+    host.single();
+    host.run(&[
+        "manifest",
+        "plan",
+        "-M",
+        "single-node",
+        "-H",
+        "father",
+        "--out",
+        "plan.json",
+    ])
+    .good();
+    let written = std::fs::read_to_string(host.env.work().join("plan.json")).unwrap();
     assert!(written.contains("single-node.yaml:"), "{written}");
-    let mut moved = 0;
+    let mut changed = 0;
     for kind in [
         "manifests",
         "nodes",
@@ -211,28 +209,27 @@ fn a_comment_that_moves_every_line_leaves_a_written_plan_valid() {
         "specs",
         "postures",
     ] {
-        let Ok(files) = std::fs::read_dir(father.site.site().join(kind)) else {
+        let Ok(files) = std::fs::read_dir(host.env.site().join(kind)) else {
             continue;
         };
         for file in files.map(|file| file.unwrap().path()) {
             let text = std::fs::read_to_string(&file).unwrap();
             std::fs::write(&file, format!("# Another line.\n\n{text}")).unwrap();
-            moved += 1;
+            changed += 1;
         }
     }
-    assert!(moved > 2);
-    father.run(&["manifest", "apply", "plan.json"]).good();
-    assert_eq!(father.guests(), ["test-vm"]);
+    assert!(changed > 2);
+    host.run(&["manifest", "apply", "plan.json"]).good();
+    assert_eq!(host.guests(), ["test-vm"]);
 }
 
 #[test]
-fn removal_needs_a_yes_and_without_a_terminal_the_flag() {
-    let father = Father::quick();
-    father.workers(2, "");
-    father
-        .run(&["manifest", "apply", "-M", "workers", "-H", "father"])
+fn destroying_needs_confirmation_and_without_a_terminal_the_flag() {
+    let host = TestPve::quick();
+    host.workers(2, "");
+    host.run(&["manifest", "apply", "-M", "workers", "-H", "father"])
         .good();
-    let refused = father.site.with_input(
+    let refused = host.env.with_input(
         &["manifest", "destroy", "-M", "workers", "-H", "father"],
         "y\n",
     );
@@ -242,29 +239,33 @@ fn removal_needs_a_yes_and_without_a_terminal_the_flag() {
         "{}",
         refused.err
     );
-    assert_eq!(father.guests(), ["worker-1", "worker-2"]);
-    father.workers(1, "");
-    let kept = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
-    assert!(kept.err.contains("--prune deletes it"), "{}", kept.err);
-    kept.good();
+    assert_eq!(host.guests(), ["worker-1", "worker-2"]);
+    host.workers(1, "");
+    let unpruned = host.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
+    assert!(
+        unpruned.err.contains("--prune deletes it"),
+        "{}",
+        unpruned.err
+    );
+    unpruned.good();
     let prune = [
         "manifest", "apply", "-M", "workers", "-H", "father", "--prune",
     ];
-    assert_eq!(father.run(&prune).code, 3);
-    father.run(&[&prune[..], &["--yes"]].concat()).good();
-    assert_eq!(father.guests(), ["worker-1"]);
+    assert_eq!(host.run(&prune).code, 3);
+    host.run(&[&prune[..], &["--yes"]].concat()).good();
+    assert_eq!(host.guests(), ["worker-1"]);
 }
 
 #[test]
-fn a_changed_size_is_changed_in_place_and_a_new_node_moves_no_other() {
-    let father = Father::quick();
-    father.workers(2, "vmid_base: 500");
+fn a_resized_node_is_changed_in_place_and_a_new_node_moves_no_other() {
+    let host = TestPve::quick();
+    host.workers(2, "vmid_base: 500");
     let apply = ["manifest", "apply", "-M", "workers", "-H", "father"];
-    father.run(&apply).good();
+    host.run(&apply).good();
     let nodes = "  - {name: alpha, spec: base, preset: vm-small, image: debian-12}\n  - {name: worker-1, spec: base, preset: vm-small, image: debian-12, memory: 4096}\n  - {name: worker-2, spec: base, preset: vm-small, image: debian-12}\n";
-    // Ranks go by name: without memory of the ids, both workers would be replaced.
-    father.manifest("workers", "vmid_base: 498", nodes);
-    let plan = father
+    // VM ids are assigned by rank of name: without recorded ids, both workers would be replaced.
+    host.manifest("workers", "vmid_base: 498", nodes);
+    let plan = host
         .run(&["manifest", "plan", "-M", "workers", "-H", "father"])
         .good();
     assert!(
@@ -275,8 +276,8 @@ fn a_changed_size_is_changed_in_place_and_a_new_node_moves_no_other() {
         plan.contains("1 to create, 1 to change, 1 unchanged"),
         "{plan}"
     );
-    father.run(&apply).good();
-    let facts = father.pve.guests();
+    host.run(&apply).good();
+    let facts = host.pve.guests();
     let worker = facts
         .iter()
         .find(|guest| guest.config["name"] == "worker-1")
@@ -288,27 +289,27 @@ fn a_changed_size_is_changed_in_place_and_a_new_node_moves_no_other() {
 }
 
 #[test]
-fn an_id_of_another_guest_is_refused_with_what_to_do() {
-    let father = Father::quick();
+fn a_vmid_of_another_guest_is_refused_with_a_hint() {
+    let host = TestPve::quick();
     let pairs = vec![("name".to_owned(), "theirs".to_owned())];
-    father.pve.put_guest("pve1", Kind::Qemu, 700, pairs);
-    father.manifest(
+    host.pve.put_guest("pve1", Kind::Qemu, 700, pairs);
+    host.manifest(
         "fixed",
         "",
         "  - {name: mine, spec: base, preset: vm-small, image: debian-12, vmid: 700}\n",
     );
     for verb in ["plan", "apply"] {
-        let run = father.run(&["manifest", verb, "-M", "fixed", "-H", "father"]);
+        let run = host.run(&["manifest", verb, "-M", "fixed", "-H", "father"]);
         assert_eq!(run.code, 3, "{verb}");
-        let said = run.out + &run.err;
+        let output = run.out + &run.err;
         assert!(
-            said.contains("vmid 700 belongs to another guest, `theirs`"),
-            "{said}"
+            output.contains("vmid 700 belongs to another guest, `theirs`"),
+            "{output}"
         );
-        assert!(said.contains("set another `vmid`"), "{said}");
+        assert!(output.contains("set another `vmid`"), "{output}");
     }
-    assert_eq!(father.guests(), ["theirs (off)"]);
-    let destroy = father.run(&[
+    assert_eq!(host.guests(), ["theirs (off)"]);
+    let destroy = host.run(&[
         "manifest", "destroy", "-M", "fixed", "-H", "father", "--yes",
     ]);
     assert!(
@@ -317,13 +318,13 @@ fn an_id_of_another_guest_is_refused_with_what_to_do() {
         destroy.err
     );
     destroy.good();
-    assert_eq!(father.guests(), ["theirs (off)"]);
+    assert_eq!(host.guests(), ["theirs (off)"]);
 }
 
 #[test]
 fn events_are_lines_of_json_and_the_result_is_the_last() {
-    let father = Father::quick();
-    father.single();
+    let host = TestPve::quick();
+    host.single();
     let apply = [
         "manifest",
         "apply",
@@ -334,7 +335,7 @@ fn events_are_lines_of_json_and_the_result_is_the_last() {
         "--events",
         "--json-output",
     ];
-    let out = father.run(&apply).good();
+    let out = host.run(&apply).good();
     let lines: Vec<Value> = out
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -361,16 +362,16 @@ fn events_are_lines_of_json_and_the_result_is_the_last() {
         "--events",
         "--yes",
     ];
-    let out = father.run(&destroy).good();
+    let out = host.run(&destroy).good();
     assert_eq!(order(&out, "destroy"), ["test-vm"]);
     assert!(out.lines().all(|line| line.contains("\"event\"")), "{out}");
 }
 
 #[test]
-fn a_test_makes_verifies_removes_and_reports() {
-    let father = Father::quick();
-    father.single();
-    let json = father
+fn a_test_creates_verifies_destroys_and_reports() {
+    let host = TestPve::quick();
+    host.single();
+    let json = host
         .run(&[
             "manifest",
             "test",
@@ -387,7 +388,7 @@ fn a_test_makes_verifies_removes_and_reports() {
         (&json["verb"], &json["success"]),
         (&"test".into(), &true.into())
     );
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
     let reports: Vec<_> = json["reports"]
         .as_array()
         .unwrap()
@@ -402,7 +403,7 @@ fn a_test_makes_verifies_removes_and_reports() {
         .iter()
         .find(|path| path.ends_with(".passed.json"))
         .unwrap();
-    let text = std::fs::read_to_string(father.site.work().join(path)).unwrap();
+    let text = std::fs::read_to_string(host.env.work().join(path)).unwrap();
     let report: Value = serde_json::from_str(&text).unwrap();
     for key in [
         "scenario",
@@ -438,20 +439,18 @@ fn a_test_makes_verifies_removes_and_reports() {
 }
 
 #[test]
-fn guests_are_found_by_their_tags_when_all_memory_is_lost() {
-    let father = Father::quick();
-    father.workers(3, "");
-    father
-        .run(&["manifest", "apply", "-M", "workers", "-H", "father"])
+fn guests_are_found_by_their_tags_when_the_state_is_lost() {
+    let host = TestPve::quick();
+    host.workers(3, "");
+    host.run(&["manifest", "apply", "-M", "workers", "-H", "father"])
         .good();
-    std::fs::remove_dir_all(father.state()).unwrap();
-    let again = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
+    std::fs::remove_dir_all(host.state()).unwrap();
+    let again = host.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
-    std::fs::remove_dir_all(father.state()).unwrap();
-    father
-        .run(&[
-            "manifest", "destroy", "-M", "workers", "-H", "father", "--yes",
-        ])
-        .good();
-    assert_eq!(father.guests(), [""; 0]);
+    std::fs::remove_dir_all(host.state()).unwrap();
+    host.run(&[
+        "manifest", "destroy", "-M", "workers", "-H", "father", "--yes",
+    ])
+    .good();
+    assert_eq!(host.guests(), [""; 0]);
 }

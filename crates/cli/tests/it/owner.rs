@@ -1,5 +1,5 @@
-//! Whose guests are touched: those of the site's id, whatever manifests are called and whatever the
-//! driver has forgotten.
+//! Ownership: only guests with the id of the site are changed, whatever manifests are called and
+//! whatever state was lost.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use homestak_engine::journal::{Entry, Journal as _, RunOutcome, StepEvent};
 use homestak_sim::Kind;
 use jiff::Timestamp;
 
-use crate::father::Father;
 use crate::support::{Run, set_mode};
+use crate::test_pve::TestPve;
 
 pub(crate) const APPLY: [&str; 6] = ["manifest", "apply", "-M", "single-node", "-H", "father"];
 pub(crate) const DESTROY: [&str; 7] = [
@@ -24,9 +24,9 @@ pub(crate) const DESTROY: [&str; 7] = [
     "--yes",
 ];
 
-/// Takes the id out of the site, as sites were before they had one.
-pub(crate) fn without_id(father: &Father) -> String {
-    let file = father.site.site().join("site.yaml");
+/// Removes the id from the site, as in sites from before ids existed.
+pub(crate) fn without_id(host: &TestPve) -> String {
+    let file = host.env.site().join("site.yaml");
     let text = fs::read_to_string(&file).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with("id:"));
     let text: String = lines.map(|line| format!("{line}\n")).collect();
@@ -35,66 +35,65 @@ pub(crate) fn without_id(father: &Father) -> String {
     text
 }
 
-pub(crate) fn id_of(father: &Father) -> Option<String> {
-    let shown = father.run(&["site", "show", "--json-output"]).json();
+pub(crate) fn id_of(host: &TestPve) -> Option<String> {
+    let shown = host.run(&["site", "show", "--json-output"]).json();
     shown["id"].as_str().map(str::to_owned)
 }
 
 /// Runs the program on a copy of the site, with a state directory of its own.
-fn on_copy(father: &Father, copy: &str, arguments: &[&str]) -> Run {
-    let mut command = father.site.command(arguments);
+fn on_copy(host: &TestPve, copy: &str, arguments: &[&str]) -> Run {
+    let mut command = host.env.command(arguments);
     command.env("HOMESTAK_SITE_CONFIG", copy);
     command.env(
         "HOMESTAK_STATE",
-        father.site.work().join(format!("{copy}-state")),
+        host.env.work().join(format!("{copy}-state")),
     );
-    command.output().map(Run::from).unwrap()
+    Run::of(&mut command)
 }
 
-fn copy_site(father: &Father, to: &str) {
-    let (from, to) = (father.site.site(), father.site.work().join(to));
+fn copy_site(host: &TestPve, to: &str) {
+    let (from, to) = (host.env.site(), host.env.work().join(to));
     let done = std::process::Command::new("cp")
         .args(["-a".as_ref(), from.as_os_str(), to.as_os_str()])
         .status();
     assert!(done.unwrap().success());
 }
 
-fn lose_state(father: &Father) {
-    fs::remove_dir_all(father.state()).unwrap();
+fn lose_state(host: &TestPve) {
+    fs::remove_dir_all(host.state()).unwrap();
 }
 
 #[test]
 fn a_new_site_has_an_id_and_keeps_it() {
-    let father = Father::quick();
-    father.single();
-    let id = id_of(&father).expect("`site init` writes one");
-    let run = father.run(&APPLY);
+    let host = TestPve::quick();
+    host.single();
+    let id = id_of(&host).expect("`site init` writes one");
+    let run = host.run(&APPLY);
     assert!(!run.err.contains("from now on"), "{}", run.err);
     run.good();
-    assert_eq!(id_of(&father), Some(id.clone()));
-    let tags = father.pve.guests()[0].config["tags"].clone();
+    assert_eq!(id_of(&host), Some(id.clone()));
+    let tags = host.pve.guests()[0].config["tags"].clone();
     assert!(tags.contains(&format!("homestak-s-{id}")), "{tags}");
 }
 
 #[test]
 fn a_site_without_an_id_gets_one_with_its_first_guest_and_only_then() {
-    let father = Father::quick();
-    father.single();
-    let text = without_id(&father);
-    father
-        .run(&["manifest", "plan", "-M", "single-node", "-H", "father"])
+    let host = TestPve::quick();
+    host.single();
+    let text = without_id(&host);
+    host.run(&["manifest", "plan", "-M", "single-node", "-H", "father"])
         .good();
-    father.run(&DESTROY).good();
-    let file = father.site.site().join("site.yaml");
+    host.run(&DESTROY).good();
+    let file = host.env.site().join("site.yaml");
     assert_eq!(
         fs::read_to_string(&file).unwrap(),
         text,
-        "looking writes nothing"
+        "planning writes nothing"
     );
-    let run = father.run(&APPLY);
+    let run = host.run(&APPLY);
     assert!(run.err.contains("from now on"), "{}", run.err);
     run.good();
-    let id = id_of(&father).expect("an id");
+    let id = id_of(&host).expect("an id");
     let now = fs::read_to_string(&file).unwrap();
     for line in text
         .lines()
@@ -104,19 +103,19 @@ fn a_site_without_an_id_gets_one_with_its_first_guest_and_only_then() {
     }
     assert!(
         now.contains("schema_version: 2\n"),
-        "older programs refuse: {now}"
+        "older releases refuse it: {now}"
     );
-    let again = father.run(&APPLY);
+    let again = host.run(&APPLY);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
     assert!(!again.err.contains("from now on"), "{}", again.err);
-    assert_eq!(id_of(&father), Some(id));
+    assert_eq!(id_of(&host), Some(id));
 }
 
 #[test]
-fn a_written_plan_of_a_site_without_an_id_still_fits_when_it_is_applied() {
-    let father = Father::quick();
-    father.single();
-    without_id(&father);
+fn a_saved_plan_of_a_site_without_an_id_can_be_applied() {
+    let host = TestPve::quick();
+    host.single();
+    without_id(&host);
     let plan = [
         "manifest",
         "plan",
@@ -127,135 +126,132 @@ fn a_written_plan_of_a_site_without_an_id_still_fits_when_it_is_applied() {
         "--out",
         "plan.json",
     ];
-    father.run(&plan).good();
-    father.run(&["manifest", "apply", "plan.json"]).good();
-    assert_eq!(father.guests(), ["test-vm"]);
+    host.run(&plan).good();
+    host.run(&["manifest", "apply", "plan.json"]).good();
+    assert_eq!(host.guests(), ["test-vm"]);
 }
 
 #[test]
-fn a_site_that_cannot_be_written_is_told_which_lines_to_add_and_nothing_is_created() {
-    let father = Father::quick();
-    father.single();
-    father
-        .site
-        .write("site.yaml", "{defaults: {timezone: UTC}}\n");
-    let run = father.run(&APPLY);
+fn when_site_yaml_cannot_be_edited_the_lines_to_add_are_printed_and_nothing_is_created() {
+    let host = TestPve::quick();
+    host.single();
+    host.env.write("site.yaml", "{defaults: {timezone: UTC}}\n");
+    let run = host.run(&APPLY);
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.err.contains("schema_version: 2"), "{}", run.err);
     assert!(run.err.contains("id: "), "{}", run.err);
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn an_id_that_is_not_valid_is_a_fault_and_never_replaced() {
-    let father = Father::quick();
-    father.single();
+fn an_invalid_id_is_an_error_and_never_replaced() {
+    let host = TestPve::quick();
+    host.single();
     let text = "schema_version: 2\nid: 17\n";
-    father.site.write("site.yaml", text);
-    let run = father.run(&APPLY);
+    host.env.write("site.yaml", text);
+    let run = host.run(&APPLY);
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.err.contains("site.yaml:2:5"), "{}", run.err);
-    assert_eq!(father.guests(), [""; 0]);
-    let file = father.site.site().join("site.yaml");
+    assert_eq!(host.guests(), [""; 0]);
+    let file = host.env.site().join("site.yaml");
     assert_eq!(fs::read_to_string(file).unwrap(), text);
 }
 
 #[test]
-fn another_site_with_the_same_manifest_neither_sees_nor_removes_our_guests_as_its_own() {
-    let father = Father::quick();
-    father.single();
-    father.run(&APPLY).good();
-    let ours = father.pve.guests();
-    copy_site(&father, "theirs");
-    on_copy(&father, "theirs", &["site", "new-id", "--yes"]).good();
-    let run = on_copy(&father, "theirs", &DESTROY);
+fn another_site_with_the_same_manifest_does_not_touch_our_guests() {
+    let host = TestPve::quick();
+    host.single();
+    host.run(&APPLY).good();
+    let ours = host.pve.guests();
+    copy_site(&host, "theirs");
+    on_copy(&host, "theirs", &["site", "new-id", "--yes"]).good();
+    let run = on_copy(&host, "theirs", &DESTROY);
     assert!(run.err.contains("Nothing to do."), "{}", run.err);
-    assert_eq!(father.pve.guests(), ours);
+    assert_eq!(host.pve.guests(), ours);
     let mut prune = APPLY.to_vec();
     prune.extend(["--prune", "--yes"]);
-    on_copy(&father, "theirs", &prune).good();
-    assert_eq!(father.guests(), ["test-vm", "test-vm"]);
-    on_copy(&father, "theirs", &DESTROY).good();
-    assert_eq!(father.pve.guests(), ours);
+    on_copy(&host, "theirs", &prune).good();
+    assert_eq!(host.guests(), ["test-vm", "test-vm"]);
+    on_copy(&host, "theirs", &DESTROY).good();
+    assert_eq!(host.pve.guests(), ours);
 }
 
 #[test]
 fn a_copied_site_is_the_same_site_until_it_gets_another_id() {
-    let father = Father::quick();
-    father.single();
-    father.run(&APPLY).good();
-    copy_site(&father, "copy");
-    let again = on_copy(&father, "copy", &APPLY);
+    let host = TestPve::quick();
+    host.single();
+    host.run(&APPLY).good();
+    copy_site(&host, "copy");
+    let again = on_copy(&host, "copy", &APPLY);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
-    let asked = on_copy(&father, "copy", &["site", "new-id"]);
-    assert_eq!(asked.code, 3, "nobody agreed: {}", asked.err);
-    on_copy(&father, "copy", &["site", "new-id", "--yes"]).good();
+    let unconfirmed = on_copy(&host, "copy", &["site", "new-id"]);
+    assert_eq!(unconfirmed.code, 3, "not confirmed: {}", unconfirmed.err);
+    on_copy(&host, "copy", &["site", "new-id", "--yes"]).good();
     let plan = on_copy(
-        &father,
+        &host,
         "copy",
         &["manifest", "plan", "-M", "single-node", "-H", "father"],
     );
     assert!(plan.good().contains("1 to create"));
-    // The id that guests carry leads back to them.
-    let id = id_of(&father).unwrap();
-    on_copy(&father, "copy", &["site", "new-id", "--id", &id, "--yes"]).good();
-    let again = on_copy(&father, "copy", &APPLY);
+    // With the id in the tags of the guests, they are found again.
+    let id = id_of(&host).unwrap();
+    on_copy(&host, "copy", &["site", "new-id", "--id", &id, "--yes"]).good();
+    let again = on_copy(&host, "copy", &APPLY);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
 }
 
 #[test]
 fn a_driver_that_lost_its_state_still_knows_its_guests_by_the_id_of_the_site() {
-    let father = Father::quick();
-    father.single();
-    father.run(&APPLY).good();
-    lose_state(&father);
-    father.run(&DESTROY).good();
-    assert_eq!(father.guests(), [""; 0]);
+    let host = TestPve::quick();
+    host.single();
+    host.run(&APPLY).good();
+    lose_state(&host);
+    host.run(&DESTROY).good();
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn copies_and_restored_backups_are_reported_and_stay() {
-    let father = Father::quick();
-    father.single();
-    father.run(&APPLY).good();
-    let original = father.pve.guests().remove(0);
+fn copies_and_restored_backups_are_reported_and_kept() {
+    let host = TestPve::quick();
+    host.single();
+    host.run(&APPLY).good();
+    let original = host.pve.guests().remove(0);
     let copy = original.vmid + 1;
     let config: Vec<(String, String)> = original.config.clone().into_iter().collect();
-    father.pve.put_guest("pve1", Kind::Qemu, copy, config);
-    let run = father.run(&DESTROY);
-    let said = format!("guest {copy} (test-vm) on pve1 carries the identity of `test-vm`");
-    assert!(run.err.contains(&said), "{}", run.err);
+    host.pve.put_guest("pve1", Kind::Qemu, copy, config);
+    let run = host.run(&DESTROY);
+    let expected = format!("guest {copy} (test-vm) on pve1 carries the identity of `test-vm`");
+    assert!(run.err.contains(&expected), "{}", run.err);
     run.good();
-    let left: Vec<u32> = father.pve.guests().iter().map(|guest| guest.vmid).collect();
-    assert_eq!(left, [copy]);
-    // With nothing recorded, it is still nobody's to remove.
-    lose_state(&father);
-    father.run(&DESTROY).good();
-    assert_eq!(father.pve.guests().len(), 1);
+    let remaining: Vec<u32> = host.pve.guests().iter().map(|guest| guest.vmid).collect();
+    assert_eq!(remaining, [copy]);
+    // Without records it is still not destroyed.
+    lose_state(&host);
+    host.run(&DESTROY).good();
+    assert_eq!(host.pve.guests().len(), 1);
 }
 
 #[test]
 fn without_the_journal_two_guests_of_one_identity_are_refused_by_name() {
-    let father = Father::quick();
-    father.single();
-    father.run(&APPLY).good();
-    let original = father.pve.guests().remove(0);
+    let host = TestPve::quick();
+    host.single();
+    host.run(&APPLY).good();
+    let original = host.pve.guests().remove(0);
     let forged = original.vmid + 1;
     let mut config = original.config.clone();
     let tags = config["tags"].replace(&original.vmid.to_string(), &forged.to_string());
     config.insert("tags".to_owned(), tags);
-    father
-        .pve
+    host.pve
         .put_guest("pve1", Kind::Qemu, forged, config.into_iter().collect());
-    lose_state(&father);
+    lose_state(&host);
     for command in [&DESTROY[..], &APPLY[..]] {
-        let run = father.run(command);
+        let run = host.run(command);
         assert_eq!(run.code, 3, "{}", run.err);
         for vmid in [original.vmid, forged] {
             assert!(run.err.contains(&format!("{vmid} on pve1")), "{}", run.err);
         }
     }
-    assert_eq!(father.pve.guests().len(), 2);
+    assert_eq!(host.pve.guests().len(), 2);
 }
 
 pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
@@ -280,8 +276,8 @@ pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
     }
 }
 
-/// A guest and a journal as programs left them before sites had an id.
-pub(crate) fn old_guest(father: &Father) -> GuestUuid {
+/// Creates a guest and a journal like those from before sites had an id.
+pub(crate) fn old_guest(host: &TestPve) -> GuestUuid {
     let uuid = GuestUuid::new("11111111-2222-8333-8444-555555555555").unwrap();
     let config = [
         ("name", "test-vm".to_owned()),
@@ -304,7 +300,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
         ("boot", "order=scsi0".to_owned()),
     ];
     let config = config.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    father.pve.put_guest("pve1", Kind::Qemu, 4321, config);
+    host.pve.put_guest("pve1", Kind::Qemu, 4321, config);
     let record = NodeRecord {
         name: "test-vm".to_owned(),
         host: "father".to_owned(),
@@ -335,7 +331,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
         .enable_all()
         .build();
     runtime.unwrap().block_on(async {
-        let journal = homestak_store::Sqlite::open(&father.state()).unwrap();
+        let journal = homestak_store::Sqlite::open(&host.state()).unwrap();
         let run = journal.begin("apply", &plan, "", at).await.unwrap();
         journal.append(run, &entry).await.unwrap();
         journal.end(run, RunOutcome::Failed, at).await.unwrap();
@@ -344,11 +340,11 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
 }
 
 #[test]
-fn guests_of_older_programs_get_an_identity_of_the_site_and_keep_everything_else() {
-    let father = Father::quick();
-    father.single();
-    old_guest(&father);
-    let before = father.pve.guests().remove(0);
+fn guests_of_older_releases_get_a_site_identity_and_keep_everything_else() {
+    let host = TestPve::quick();
+    host.single();
+    old_guest(&host);
+    let before = host.pve.guests().remove(0);
     let reidentify = [
         "manifest",
         "reidentify",
@@ -359,18 +355,18 @@ fn guests_of_older_programs_get_an_identity_of_the_site_and_keep_everything_else
     ];
     let mut dry = reidentify.to_vec();
     dry.push("--dry-run");
-    father.run(&dry).good();
-    assert_eq!(father.pve.guests().remove(0), before);
-    father.run(&reidentify).good();
-    let after = father.pve.guests().remove(0);
-    let id = id_of(&father).unwrap();
+    host.run(&dry).good();
+    assert_eq!(host.pve.guests().remove(0), before);
+    host.run(&reidentify).good();
+    let after = host.pve.guests().remove(0);
+    let id = id_of(&host).unwrap();
     assert!(
         after.config["tags"].contains(&format!("homestak-s-{id}")),
         "{after:?}"
     );
     assert!(
         after.config["tags"].contains("mine"),
-        "tags of people stay: {after:?}"
+        "other tags are kept: {after:?}"
     );
     assert!(
         after.config["description"].contains("Keep me."),
@@ -381,86 +377,84 @@ fn guests_of_older_programs_get_an_identity_of_the_site_and_keep_everything_else
     for key in ["net0", "scsi0", "cores", "memory", "boot", "name"] {
         assert_eq!(after.config.get(key), before.config.get(key), "{key}");
     }
-    let again = father.run(&reidentify);
+    let again = host.run(&reidentify);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
-    // Known without the journal now.
-    lose_state(&father);
-    father.run(&DESTROY).good();
-    assert_eq!(father.guests(), [""; 0]);
+    // Now it is identified without the journal.
+    lose_state(&host);
+    host.run(&DESTROY).good();
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn a_run_that_only_changes_guests_of_older_programs_is_found_again() {
-    let father = Father::quick();
-    father.manifest(
+fn a_run_that_only_changes_guests_of_older_releases_is_recorded_under_the_site_id() {
+    let host = TestPve::quick();
+    host.manifest(
         "single-node",
         "",
         "  - {name: test-vm, cores: 4, memory: 2048, disk: 10, image: debian-12}\n",
     );
-    without_id(&father);
-    old_guest(&father);
-    // Its disk is made up, so that it cannot start.
-    assert_eq!(father.run(&APPLY).code, 1);
-    let history = father.run(&["manifest", "history", "--json-output"]).json();
+    without_id(&host);
+    old_guest(&host);
+    // Its disk does not exist, so it cannot start.
+    assert_eq!(host.run(&APPLY).code, 1);
+    let history = host.run(&["manifest", "history", "--json-output"]).json();
     assert_eq!(history["runs"].as_array().unwrap().len(), 2, "{history}");
-    father
-        .run(&[
-            "manifest",
-            "reidentify",
-            "-M",
-            "single-node",
-            "-H",
-            "father",
-        ])
-        .good();
-    let id = id_of(&father).expect("the run is written down under it");
-    let guests = father.pve.guests();
+    host.run(&[
+        "manifest",
+        "reidentify",
+        "-M",
+        "single-node",
+        "-H",
+        "father",
+    ])
+    .good();
+    let id = id_of(&host).expect("the run is recorded under it");
+    let guests = host.pve.guests();
     assert_eq!(guests.len(), 1);
     let tags = &guests[0].config["tags"];
     assert!(tags.contains(&format!("homestak-s-{id}")), "{tags}");
 }
 
 #[test]
-fn a_guest_whose_identity_was_edited_is_never_called_destroyed() {
-    let father = Father::quick();
-    father.single();
-    father.run(&APPLY).good();
-    let guest = father.pve.guests().remove(0);
+fn a_guest_whose_identity_was_edited_is_not_reported_destroyed() {
+    let host = TestPve::quick();
+    host.single();
+    host.run(&APPLY).good();
+    let guest = host.pve.guests().remove(0);
     let mut config = guest.config.clone();
     let other = "uuid=11111111-0000-4000-8000-000000000000";
     config.insert("smbios1".to_owned(), other.to_owned());
-    father
-        .pve
+    host.pve
         .put_guest("pve1", Kind::Qemu, guest.vmid, config.into_iter().collect());
-    // Refused before anything is stopped, with what to restore.
-    let run = father.run(&DESTROY);
+    // Refused before anything is stopped, with the value to restore.
+    let run = host.run(&DESTROY);
     assert_eq!(run.code, 3, "{}", run.err);
     assert!(run.err.contains("set its SMBIOS uuid to"), "{}", run.err);
-    assert_eq!(father.pve.guests().len(), 1);
+    assert_eq!(host.pve.guests().len(), 1);
 }
 
 #[test]
-fn a_guest_of_older_programs_is_foreign_to_whoever_has_no_record_of_it() {
-    let father = Father::quick();
-    father.single();
-    old_guest(&father);
-    copy_site(&father, "theirs");
-    let run = on_copy(&father, "theirs", &DESTROY);
+fn a_guest_of_an_older_release_is_foreign_without_a_record_of_it() {
+    let host = TestPve::quick();
+    host.single();
+    old_guest(&host);
+    copy_site(&host, "theirs");
+    let run = on_copy(&host, "theirs", &DESTROY);
     assert!(run.err.contains("Nothing to do."), "{}", run.err);
-    assert_eq!(father.guests(), ["test-vm (off)"]);
-    father.run(&DESTROY).good();
-    assert_eq!(father.guests(), [""; 0]);
+    assert_eq!(host.guests(), ["test-vm (off)"]);
+    host.run(&DESTROY).good();
+    assert_eq!(host.guests(), [""; 0]);
 }
 
 #[test]
-fn a_run_of_an_older_program_is_neither_resumed_nor_undone() {
-    let father = Father::quick();
-    father.single();
-    old_guest(&father);
-    let run = father.run(&["manifest", "resume", "-M", "single-node", "-H", "father"]);
+fn a_run_of_an_older_release_is_neither_resumed_nor_rolled_back() {
+    let host = TestPve::quick();
+    host.single();
+    old_guest(&host);
+    let run = host.run(&["manifest", "resume", "-M", "single-node", "-H", "father"]);
     assert_eq!(run.code, 3, "{}", run.err);
     assert!(run.err.contains("manifest reidentify"), "{}", run.err);
-    let run = father.run(&[
+    let run = host.run(&[
         "manifest",
         "rollback",
         "-M",
@@ -470,30 +464,31 @@ fn a_run_of_an_older_program_is_neither_resumed_nor_undone() {
         "-y",
     ]);
     assert_eq!(run.code, 3, "{}", run.err);
-    assert_eq!(father.guests(), ["test-vm (off)"]);
+    assert_eq!(host.guests(), ["test-vm (off)"]);
 }
 
 #[test]
 fn the_built_in_site_has_its_id_in_the_state_directory() {
-    let world = crate::support::World::bare();
+    let env = crate::support::TestEnv::without_site();
     let apply = [
         "manifest", "apply", "-M", "n1-push", "-H", "sim", "--mode", "push",
     ];
-    let run = world.run(&apply);
+    let run = env.run(&apply);
     assert!(run.err.contains("from now on"), "{}", run.err);
-    let file = world.home().join(".local/state/homestak/site-id");
+    let file = env.home().join(".local/state/homestak/site-id");
     assert!(run.err.contains("/homestak/site-id\n"), "{}", run.err);
+    assert!(run.err.contains("back that up"), "{}", run.err);
+    assert!(!run.err.contains("with the site"), "{}", run.err);
     let id = fs::read_to_string(&file).unwrap();
     assert_eq!(crate::support::mode(&file), 0o600);
-    let shown = world.run(&["site", "show", "--json-output"]).json();
+    let shown = env.run(&["site", "show", "--json-output"]).json();
     assert_eq!(shown["id"].as_str(), Some(id.trim()));
-    world
-        .run(&["manifest", "destroy", "-M", "n1-push", "-H", "sim", "--yes"])
+    env.run(&["manifest", "destroy", "-M", "n1-push", "-H", "sim", "--yes"])
         .good();
-    world.run(&["sim", "stop"]).good();
-    // An id that cannot be read is not a missing one.
+    env.run(&["sim", "stop"]).good();
+    // An invalid id is not treated as a missing one.
     fs::write(&file, "what?\n").unwrap();
     set_mode(&file, 0o600);
-    let run = world.run(&["manifest", "plan", "-M", "n1-push", "-H", "sim"]);
+    let run = env.run(&["manifest", "plan", "-M", "n1-push", "-H", "sim"]);
     assert_eq!(run.code, 1, "{}", run.err);
 }

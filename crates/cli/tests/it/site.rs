@@ -1,50 +1,49 @@
-//! Which site is used, and whose it may be.
+//! Which site is used, and which owners and modes are refused.
 
-use crate::support::{World, set_mode};
+use crate::support::{TestEnv, set_mode};
 
-/// A world whose site is found as `./site-config`.
-fn discovered() -> World {
-    let world = World::bare();
-    world.run(&["site", "init", "site-config"]).good();
-    world
+/// An environment whose site is found as `./site-config`.
+fn discovered() -> TestEnv {
+    let env = TestEnv::without_site();
+    env.run(&["site", "init", "site-config"]).good();
+    env
 }
 
 #[test]
-fn a_site_of_another_user_is_refused_with_what_to_do() {
-    let world = discovered();
-    world.run(&["site", "validate"]).good();
-    let place = world.work().join("site-config");
-    if std::os::unix::fs::chown(&place, Some(12345), None).is_err() {
-        // Only root can give files away.
+fn a_site_of_another_user_is_refused_with_a_hint() {
+    let env = discovered();
+    env.run(&["site", "validate"]).good();
+    let path = env.work().join("site-config");
+    if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
+        // Only root can change the owner.
         return;
     }
-    let run = world.run(&["site", "validate"]);
+    let run = env.run(&["site", "validate"]);
     assert_eq!(run.code, 3, "{}", run.err);
     assert!(
         run.err.contains("belongs to user 12345") && run.err.contains("homestak --site "),
         "{}",
         run.err
     );
-    world
-        .run(&["--site", "site-config", "site", "validate"])
+    env.run(&["--site", "site-config", "site", "validate"])
         .good();
-    // Root that was reached by sudo uses the site of whoever called it, and nobody else's.
+    // Under sudo, root accepts only the site of the calling user.
     for (caller, code) in [("12345", 0), ("12346", 3)] {
-        let mut command = world.command(&["site", "validate"]);
+        let mut command = env.command(&["site", "validate"]);
         let output = command.env("SUDO_UID", caller).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{caller}");
     }
 }
 
 #[test]
-fn a_site_that_everyone_can_write_to_is_refused_even_when_it_is_named() {
-    let world = discovered();
-    set_mode(&world.work().join("site-config"), 0o777);
+fn a_world_writable_site_is_refused_even_when_named_explicitly() {
+    let env = discovered();
+    set_mode(&env.work().join("site-config"), 0o777);
     for arguments in [
         &["site", "validate"][..],
         &["--site", "site-config", "site", "validate"],
     ] {
-        let run = world.run(arguments);
+        let run = env.run(arguments);
         assert_eq!(run.code, 3, "{}", run.err);
         assert!(run.err.contains("hint: chmod o-w "), "{}", run.err);
     }

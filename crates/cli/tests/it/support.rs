@@ -1,4 +1,4 @@
-//! A world of its own for each test: home, site, working directory.
+//! The environment of a test: home, site and working directory.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,33 +7,33 @@ use std::process::{Command, Stdio};
 pub(crate) use homestak_test_support::run::Run;
 use tempfile::TempDir;
 
-/// A private place with a home, and a site that was started there.
-pub(crate) struct World {
+/// A temporary directory with a home, a working directory and, usually, a site.
+pub(crate) struct TestEnv {
     root: TempDir,
 }
 
-impl World {
-    /// Makes a world without a site.
-    pub(crate) fn bare() -> Self {
+impl TestEnv {
+    /// Creates an environment without a site.
+    pub(crate) fn without_site() -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("home")).unwrap();
         std::fs::create_dir(root.path().join("work")).unwrap();
         Self { root }
     }
 
-    /// Makes a world with the stock site in `work/site`, and a host `father`.
+    /// Creates an environment with the stock site in `work/site` and a host `father`.
     pub(crate) fn new() -> Self {
-        let world = Self::bare();
-        assert_eq!(world.run(&["site", "init", "site"]).code, 0);
-        world.write(
+        let env = Self::without_site();
+        assert_eq!(env.run(&["site", "init", "site"]).code, 0);
+        env.write(
             "nodes/father.yaml",
             "host: father\napi_endpoint: https://192.0.2.61:8006\napi_token: father\ndatastore: local-zfs\nip: 192.0.2.61\n",
         );
-        world.write("hosts/father.yaml", "host: father\nip: 192.0.2.61\n");
-        world.secrets(
+        env.write("hosts/father.yaml", "host: father\nip: 192.0.2.61\n");
+        env.secrets(
             "api_tokens:\n  father: root@pam!homestak=token-value\npasswords:\n  vm_root: $6$salt$hash-value\nssh_keys:\n  ops@desk: ssh-ed25519 AAAAkeyvalue ops@desk\nauth:\n  signing_key: \"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\"\n",
         );
-        world
+        env
     }
 
     pub(crate) fn work(&self) -> PathBuf {
@@ -55,13 +55,13 @@ impl World {
         std::fs::write(path, text).unwrap();
     }
 
-    /// Writes the site's secrets, privately.
+    /// Writes the secrets of the site with mode 0600.
     pub(crate) fn secrets(&self, text: &str) {
         self.write("secrets.yaml", text);
         set_mode(&self.site().join("secrets.yaml"), 0o600);
     }
 
-    /// Returns the program with nothing of the outside in its environment.
+    /// Returns a command that inherits no environment variables.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_homestak"));
         command.args(arguments).current_dir(self.work()).env_clear();
@@ -72,24 +72,20 @@ impl World {
         command
     }
 
-    /// Runs without a site of one's own.
+    /// Runs without setting a site.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
-        self.command(arguments).output().map(Run::from).unwrap()
+        Run::of(&mut self.command(arguments))
     }
 
-    /// Runs on the site of this world.
+    /// Runs with the site of this environment.
     pub(crate) fn on_site(&self, arguments: &[&str]) -> Run {
-        self.command(arguments)
-            .env("HOMESTAK_SITE_CONFIG", "site")
-            .output()
-            .map(Run::from)
-            .unwrap()
+        Run::of(self.command(arguments).env("HOMESTAK_SITE_CONFIG", "site"))
     }
 
-    /// Runs on the site of this world, with something on stdin.
+    /// Runs with the site of this environment and input on stdin.
     pub(crate) fn with_input(&self, arguments: &[&str], input: &str) -> Run {
-        let mut child = self
-            .command(arguments)
+        let mut command = self.command(arguments);
+        let mut child = command
             .env("HOMESTAK_SITE_CONFIG", "site")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -102,7 +98,7 @@ impl World {
             .unwrap()
             .write_all(input.as_bytes())
             .unwrap();
-        child.wait_with_output().map(Run::from).unwrap()
+        Run::of_output(&command, child.wait_with_output().unwrap())
     }
 }
 

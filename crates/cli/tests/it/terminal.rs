@@ -1,21 +1,21 @@
-//! What is seen on a terminal: a live tree, and the table in its place in the end.
+//! Output on a terminal: a live tree that ends as a table.
 
 use std::process::Command;
 
 use homestak_sim::{Pace, Timing};
 
-use crate::father::Father;
+use crate::test_pve::TestPve;
 
-/// A terminal of so many lines: what is on it, and where the cursor is. What scrolls out is kept.
+/// A terminal with `height` lines: its content and its cursor. Lines that scroll out are kept.
 #[derive(Default)]
 struct Terminal {
     height: usize,
     lines: Vec<String>,
     row: usize,
-    /// Where the first line that is seen is among all lines.
+    /// Index of the first visible line.
     top: usize,
-    /// How far up the cursor ever went.
-    climbed: usize,
+    /// Maximum of lines that the cursor moved up.
+    max_up: usize,
 }
 
 impl Terminal {
@@ -27,13 +27,13 @@ impl Terminal {
         }
     }
 
-    /// Shows text; knows the few codes that are used, and panics at others.
+    /// Prints text; panics at escape codes other than those that are used.
     fn show(&mut self, text: &str) {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             rest = &rest[c.len_utf8()..];
             match c {
-                '\x1b' => rest = self.obey(rest),
+                '\x1b' => rest = self.apply_code(rest),
                 '\r' => {}
                 '\n' => {
                     self.row += 1;
@@ -47,14 +47,14 @@ impl Terminal {
         }
     }
 
-    fn obey<'t>(&mut self, rest: &'t str) -> &'t str {
+    fn apply_code<'t>(&mut self, rest: &'t str) -> &'t str {
         let body = rest.strip_prefix('[').expect("a code begins with [");
         let end = body.find(|c: char| c.is_ascii_alphabetic()).unwrap();
         let (number, letter) = (&body[..end], &body[end..=end]);
         match letter {
             "A" => {
                 let up: usize = number.parse().unwrap();
-                self.climbed = self.climbed.max(up);
+                self.max_up = self.max_up.max(up);
                 assert!(self.row - up >= self.top, "above the top of the terminal");
                 self.row -= up;
             }
@@ -75,15 +75,15 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Runs the program on a terminal of so many lines and columns, and returns all that it wrote.
-fn on_terminal(father: &Father, arguments: &[&str], lines: usize, columns: usize) -> String {
-    let (text, success) = shown(&father.command(arguments), lines, columns);
+/// Runs the program on a terminal of this size, and returns its output.
+fn on_terminal(host: &TestPve, arguments: &[&str], lines: usize, columns: usize) -> String {
+    let (text, success) = run_on_terminal(&host.command(arguments), lines, columns);
     assert!(success, "{text}");
     text
 }
 
-/// Runs a command on a terminal, and returns all that it wrote and whether it succeeded.
-pub(crate) fn shown(program: &Command, lines: usize, columns: usize) -> (String, bool) {
+/// Runs a command on a terminal; returns its output and whether it succeeded.
+pub(crate) fn run_on_terminal(program: &Command, lines: usize, columns: usize) -> (String, bool) {
     let words: Vec<String> = std::iter::once(program.get_program())
         .chain(program.get_args())
         .map(|word| quoted(word.to_str().unwrap()))
@@ -105,18 +105,18 @@ pub(crate) fn shown(program: &Command, lines: usize, columns: usize) -> (String,
     (text, output.status.success())
 }
 
-/// A host on which a machine takes about a second, so that there is something to see.
-fn unhurried() -> Father {
-    Father::new(Pace::Accelerated(40.0), Timing::default())
+/// A host on which a machine takes about a second, so that the tree is drawn several times.
+fn slow_host() -> TestPve {
+    TestPve::new(Pace::Accelerated(40.0), Timing::default())
 }
 
 const APPLY: [&str; 6] = ["manifest", "apply", "-M", "workers", "-H", "father"];
 
 #[test]
 fn a_tree_is_drawn_in_place_and_ends_as_a_table() {
-    let father = unhurried();
-    father.workers(3, "");
-    let text = on_terminal(&father, &APPLY, 24, 80);
+    let host = slow_host();
+    host.workers(3, "");
+    let text = on_terminal(&host, &APPLY, 24, 80);
     assert!(
         text.contains("\x1b[4A"),
         "three nodes and a last line: {text}"
@@ -124,9 +124,9 @@ fn a_tree_is_drawn_in_place_and_ends_as_a_table() {
     assert!(text.contains("0 of 3 done"), "{text}");
     let mut terminal = Terminal::new(24);
     terminal.show(&text);
-    assert_eq!(terminal.climbed, 4);
+    assert_eq!(terminal.max_up, 4);
     let end = terminal.lines.join("\n");
-    assert!(!end.contains("of 3 done"), "the tree is gone: {end}");
+    assert!(!end.contains("of 3 done"), "the tree is removed: {end}");
     for word in ["NODE", "worker-1", "worker-2", "worker-3", "completed"] {
         assert!(end.contains(word), "{word}: {end}");
     }
@@ -134,13 +134,13 @@ fn a_tree_is_drawn_in_place_and_ends_as_a_table() {
 
 #[test]
 fn a_tree_is_never_taller_or_wider_than_the_terminal() {
-    let father = unhurried();
-    father.workers(12, "");
-    let text = on_terminal(&father, &APPLY, 8, 30);
+    let host = slow_host();
+    host.workers(12, "");
+    let text = on_terminal(&host, &APPLY, 8, 30);
     let mut terminal = Terminal::new(8);
     terminal.show(&text);
-    assert!((1..8).contains(&terminal.climbed), "{}", terminal.climbed);
-    // Everything between two climbs is a picture.
+    assert!((1..8).contains(&terminal.max_up), "{}", terminal.max_up);
+    // The text between two upward movements is one frame.
     for picture in text
         .split("\x1b[0J")
         .filter(|part| part.contains("\x1b[2K"))
@@ -161,10 +161,10 @@ fn a_tree_is_never_taller_or_wider_than_the_terminal() {
 }
 
 #[test]
-fn without_a_terminal_there_are_lines_and_no_codes() {
-    let father = Father::quick();
-    father.workers(2, "");
-    let run = father.run(&APPLY);
+fn without_a_terminal_output_is_plain_lines_without_escape_codes() {
+    let host = TestPve::quick();
+    host.workers(2, "");
+    let run = host.run(&APPLY);
     assert!(
         !run.err.contains('\x1b') && !run.out.contains('\x1b'),
         "{}",

@@ -1,14 +1,14 @@
 //! Provisioning tokens over the command line.
 
-use crate::support::World;
+use crate::support::TestEnv;
 
 const VECTOR: &str = "eyJ2IjoxLCJuIjoid2ViLTEiLCJzIjoiYmFzZSIsImlhdCI6MTcwMDAwMDAwMH0.tpw5Q3DWDwuymgtCv-ZutoEZ49Tagbu4P6z14PagRos";
 
 #[test]
-fn a_minted_token_verifies_and_the_published_one_too() {
-    let world = World::new();
-    let token = world.on_site(&["token", "mint", "edge", "base"]).good();
-    let json = world
+fn minted_and_published_tokens_verify() {
+    let env = TestEnv::new();
+    let token = env.on_site(&["token", "mint", "edge", "base"]).good();
+    let json = env
         .with_input(
             &["token", "verify", "-", "--node", "edge", "--json-output"],
             &token,
@@ -18,10 +18,9 @@ fn a_minted_token_verifies_and_the_published_one_too() {
         (&json["claims"]["n"], &json["claims"]["s"]),
         (&"edge".into(), &"base".into())
     );
-    world
-        .on_site(&["token", "verify", VECTOR, "--node", "web-1"])
+    env.on_site(&["token", "verify", VECTOR, "--node", "web-1"])
         .good();
-    let shown = world.run(&["token", "inspect", VECTOR]).good();
+    let shown = env.run(&["token", "inspect", VECTOR]).good();
     assert!(
         shown.contains("2023-11-14T22:13:20Z") && shown.contains("not checked"),
         "{shown}"
@@ -30,26 +29,36 @@ fn a_minted_token_verifies_and_the_published_one_too() {
 
 #[test]
 fn a_token_of_another_node_or_key_is_refused() {
-    let world = World::new();
-    let other = world.on_site(&["token", "verify", VECTOR, "--node", "web-2"]);
+    let env = TestEnv::new();
+    let other = env.on_site(&["token", "verify", VECTOR, "--node", "web-2"]);
     assert_eq!(other.code, 1);
     assert!(other.err.contains("E301"), "{}", other.err);
-    let changed = world.on_site(&[
+    let changed = env.on_site(&[
         "token",
         "inspect",
         "--verify",
         &VECTOR.replace("tpw5", "tpw6"),
     ]);
     assert_eq!(changed.code, 1);
-    let malformed = world.on_site(&["token", "inspect", "nonsense"]);
+    let malformed = env.on_site(&["token", "inspect", "nonsense"]);
     assert!(malformed.err.contains("E300"), "{}", malformed.err);
 }
 
 #[test]
-fn without_a_signing_key_minting_fails_loudly() {
-    let world = World::new();
-    world.secrets("auth: {signing_key: ''}\n");
-    let run = world.on_site(&["token", "mint", "edge", "base"]);
+fn a_token_is_minted_only_for_a_name_that_a_node_can_have() {
+    let env = TestEnv::new();
+    for name in ["a/b", "", "Edge", "edge-"] {
+        let run = env.on_site(&["token", "mint", name, "base"]);
+        assert_eq!(run.code, 2, "{name}: {}", run.err);
+        assert!(run.err.contains("start with a letter"), "{}", run.err);
+    }
+}
+
+#[test]
+fn minting_without_a_signing_key_is_an_error() {
+    let env = TestEnv::new();
+    env.secrets("auth: {signing_key: ''}\n");
+    let run = env.on_site(&["token", "mint", "edge", "base"]);
     assert_eq!(run.code, 1);
     assert!(run.err.contains("auth.signing_key"), "{}", run.err);
 }

@@ -1,4 +1,4 @@
-//! Waits of the program itself: shown, ended by a signal, and as long as they are set.
+//! Waits of the program are printed, end at a signal, and have time limits.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::process::{Child, Stdio};
 use homestak_sim::{Call, Fault, FaultKind};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::father::Father;
-use crate::support::{Run, World, set_mode};
+use crate::support::{Run, TestEnv, set_mode};
+use crate::test_pve::TestPve;
 
-/// A simulator whose machines boot for longer than anyone waits; it ends with the test.
+/// A simulator whose machines never finish booting; it is stopped when the test ends.
 struct Sim {
-    world: World,
+    env: TestEnv,
     server: Child,
 }
 
@@ -26,44 +26,44 @@ impl Drop for Sim {
 }
 
 fn sim() -> Sim {
-    let world = World::new();
-    world.write(
+    let env = TestEnv::new();
+    env.write(
         "manifests/one.yaml",
         "schema_version: 2\nnodes:\n  - {name: web, preset: vm-small, image: debian-12}\n",
     );
-    world.write(
+    env.write(
         "boot.yaml",
         "- {at: 0, event: {boot: {address: 5, agent: 900000, ssh: 900000}}}\n",
     );
-    let state = world.home().join(".local/state/homestak/sim");
-    let mut serve = world.command(&["sim", "serve", "--faults", "site/boot.yaml", "--state"]);
+    let state = env.home().join(".local/state/homestak/sim");
+    let mut serve = env.command(&["sim", "serve", "--faults", "site/boot.yaml", "--state"]);
     let mut server = serve.arg(&state).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(server.stdout.as_mut().unwrap())
         .read_line(&mut line)
         .unwrap();
     assert!(line.starts_with("url:"), "{line}");
-    Sim { world, server }
+    Sim { env, server }
 }
 
 impl Sim {
     fn run(&self, verb: &str, more: &[&str], limits: Option<&str>) -> Run {
         let arguments = ["manifest", verb, "-M", "one", "-H", "sim"];
-        let mut command = self.world.command(&[&arguments[..], more].concat());
+        let mut command = self.env.command(&[&arguments[..], more].concat());
         command.env("HOMESTAK_SITE_CONFIG", "site");
         if let Some(limits) = limits {
             command.env("HOMESTAK_TIMEOUTS", limits);
         }
-        command.output().map(Run::from).unwrap()
+        Run::of(&mut command)
     }
 }
 
 #[test]
-fn what_is_waited_for_is_printed_and_one_signal_ends_the_wait() {
+fn a_wait_is_printed_and_ended_by_one_signal() {
     let sim = sim();
     for signal in [Signal::TERM, Signal::INT] {
         let mut command = sim
-            .world
+            .env
             .command(&["manifest", "apply", "-M", "one", "-H", "sim"]);
         command.env("HOMESTAK_SITE_CONFIG", "site");
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -76,7 +76,7 @@ fn what_is_waited_for_is_printed_and_one_signal_ends_the_wait() {
         let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
         let rest: Vec<String> = lines.map(Result::unwrap).collect();
-        // The machine would boot for days: it ends because it was asked to.
+        // The machine would boot for days, so the signal ended the run.
         let code = child.wait().unwrap().code();
         assert_eq!(code, Some(4), "{rest:#?}");
         let hint = |line: &String| line.contains("homestak manifest resume");
@@ -94,20 +94,20 @@ fn what_is_waited_for_is_printed_and_one_signal_ends_the_wait() {
 }
 
 #[test]
-fn a_lock_of_another_process_is_named_while_it_is_waited_for_and_one_signal_ends_the_wait() {
+fn a_wait_for_a_lock_names_its_holder_and_is_ended_by_one_signal() {
     let sim = sim();
-    // The driver has a key from now on, so that only that of the guest is to be made.
+    // Creates the key of the driver, so that only that of the guest is missing.
     sim.run("apply", &[], Some("boot=1"));
-    sim.world.write(
+    sim.env.write(
         "manifests/two.yaml",
         "schema_version: 2\nnodes:\n  - {name: db, preset: vm-small, image: debian-12}\n",
     );
-    let lock = sim.world.home().join(".local/state/homestak/ssh/lock");
+    let lock = sim.env.home().join(".local/state/homestak/ssh/lock");
     let lock = File::options().write(true).open(lock).unwrap();
     lock.lock().unwrap();
     let apply = |limits: &str| {
         let arguments = ["manifest", "apply", "-M", "two", "-H", "sim"];
-        let mut apply = sim.world.command(&arguments);
+        let mut apply = sim.env.command(&arguments);
         apply
             .env("HOMESTAK_SITE_CONFIG", "site")
             .env("HOMESTAK_TIMEOUTS", limits);
@@ -122,12 +122,12 @@ fn a_lock_of_another_process_is_named_while_it_is_waited_for_and_one_signal_ends
     let shown = lines.find(|line| line.as_ref().unwrap().contains(&own));
     assert!(
         shown.is_some(),
-        "what happens is shown while the lock is held"
+        "the wait is printed while the lock is held"
     );
     let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
-    // The lock is held for as long as the test runs: it ends because it was asked to.
+    // The lock is still held, so the signal ended the run.
     assert_eq!(child.wait().unwrap().code(), Some(4), "{rest:#?}");
     let held = apply("lock=1").output().map(Run::from).unwrap();
     assert_ne!(held.code, 0, "{}", held.err);
@@ -144,15 +144,15 @@ fn a_lock_of_another_process_is_named_while_it_is_waited_for_and_one_signal_ends
 }
 
 #[test]
-fn a_program_that_hangs_is_ended_at_its_time_limit_and_named() {
+fn a_hanging_program_is_killed_at_its_time_limit_and_named() {
     let sim = sim();
-    let programs = sim.world.work().join("programs");
+    let programs = sim.env.work().join("programs");
     std::fs::create_dir(&programs).unwrap();
     let hangs = programs.join("ssh-keygen");
     std::fs::write(&hangs, "#!/bin/sh\nsleep 1000\n").unwrap();
     set_mode(&hangs, 0o755);
     let mut apply = sim
-        .world
+        .env
         .command(&["manifest", "apply", "-M", "one", "-H", "sim"]);
     apply
         .env("PATH", format!("{}:/usr/bin:/bin", programs.display()))
@@ -160,14 +160,14 @@ fn a_program_that_hangs_is_ended_at_its_time_limit_and_named() {
         .env("HOMESTAK_TIMEOUTS", "ssh=1");
     let run = apply.output().map(Run::from).unwrap();
     assert_eq!(run.code, 1, "{}", run.err);
-    let late = "`ssh-keygen` did not end within 1 s, and was killed";
-    assert!(run.err.contains(late), "{}", run.err);
+    let message = "`ssh-keygen` did not end within 1 s, and was killed";
+    assert!(run.err.contains(message), "{}", run.err);
 }
 
 #[test]
-fn a_flag_wins_over_the_environment_and_that_over_the_manifest() {
+fn a_flag_overrides_the_environment_which_overrides_the_manifest() {
     let sim = sim();
-    sim.world.write(
+    sim.env.write(
         "manifests/one.yaml",
         "schema_version: 2\nsettings: {timeouts: {boot: 1}}\n\
          nodes:\n  - {name: web, preset: vm-small, image: debian-12}\n",
@@ -192,16 +192,16 @@ fn a_flag_wins_over_the_environment_and_that_over_the_manifest() {
 }
 
 #[test]
-fn a_wrong_time_limit_is_an_error_wherever_it_is_set() {
-    let world = World::new();
+fn an_invalid_time_limit_is_an_error_wherever_it_is_set() {
+    let env = TestEnv::new();
     let list = ["manifest", "list"];
     for wrong in ["boot=0", "boot=soon", "boots=3", "boot", "boot=100000"] {
-        let run = world.on_site(&[&list[..], &["--timeout", wrong]].concat());
+        let run = env.on_site(&[&list[..], &["--timeout", wrong]].concat());
         assert_eq!(run.code, 2, "{wrong}: {}", run.err);
         for (name, value) in [("HOMESTAK_TIMEOUTS", wrong), ("HOMESTAK_CONFIRM", "soon")] {
-            let mut command = world.command(&list);
+            let mut command = env.command(&list);
             command.env("HOMESTAK_SITE_CONFIG", "site").env(name, value);
-            let run = command.output().map(Run::from).unwrap();
+            let run = Run::of(&mut command);
             assert_eq!(run.code, 2, "{name}={value}: {}", run.err);
             assert!(run.err.contains(name), "{}", run.err);
         }
@@ -209,11 +209,11 @@ fn a_wrong_time_limit_is_an_error_wherever_it_is_set() {
 }
 
 #[test]
-fn a_variable_that_is_no_text_is_an_error_and_not_taken_for_unset() {
-    let world = World::new();
+fn a_variable_that_is_not_utf_8_is_an_error() {
+    let env = TestEnv::new();
     let bytes = OsStr::from_bytes(b"/tmp/\xff");
     for name in ["HOMESTAK_STATE", "HOMESTAK_SITE_CONFIG", "HOMESTAK_ROOT"] {
-        let mut command = world.command(&["manifest", "list"]);
+        let mut command = env.command(&["manifest", "list"]);
         let run = command.env(name, bytes).output().map(Run::from).unwrap();
         assert_eq!(run.code, 2, "{name}: {}", run.err);
         assert!(run.err.contains(&format!("`{name}` is not UTF-8 text")));
@@ -221,8 +221,8 @@ fn a_variable_that_is_no_text_is_an_error_and_not_taken_for_unset() {
 }
 
 #[test]
-fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
-    let world = World::new();
+fn an_invalid_value_of_a_variable_is_an_error() {
+    let env = TestEnv::new();
     for (name, wrong, way_out) in [
         ("HOMESTAK_VM_ENGINE", "kvm", "`auto`, `qemu`, `container`"),
         ("HOMESTAK_FIRST_BOOT", "cloudinit", "`direct`, `cloud-init`"),
@@ -233,9 +233,9 @@ fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
         ("HOMESTAK_HURRY", "very", "a number above 0"),
         ("HOMESTAK_CRASH_AT", "soon", "a number"),
     ] {
-        let mut command = world.command(&["manifest", "list"]);
+        let mut command = env.command(&["manifest", "list"]);
         command.env("HOMESTAK_SITE_CONFIG", "site").env(name, wrong);
-        let run = command.output().map(Run::from).unwrap();
+        let run = Run::of(&mut command);
         assert_eq!(run.code, 2, "{name}={wrong}: {}", run.err);
         for words in [name, wrong, way_out] {
             assert!(run.err.contains(words), "{words}: {}", run.err);
@@ -244,20 +244,19 @@ fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
 }
 
 #[test]
-fn time_limits_of_a_run_hold_when_it_is_undone() {
-    let father = Father::quick();
-    father.manifest(
+fn time_limits_of_a_run_apply_to_its_rollback() {
+    let host = TestPve::quick();
+    host.manifest(
         "one",
         "timeouts: {answer: 3}",
         "  - {name: web, preset: vm-small, image: debian-12}\n",
     );
-    father
-        .run(&["manifest", "apply", "-M", "one", "-H", "father"])
+    host.run(&["manifest", "apply", "-M", "one", "-H", "father"])
         .good();
-    // An answer takes ten seconds of the test's time: less than the limit that holds otherwise.
+    // An answer takes ten seconds: less than the default limit.
     let slow = Fault::new(Call::any(), FaultKind::Slow(2_000.0));
-    father.pve.add_fault(slow);
-    let preview = father.run(&["manifest", "rollback", "-M", "one", "--dry-run"]);
+    host.pve.add_fault(slow);
+    let preview = host.run(&["manifest", "rollback", "-M", "one", "--dry-run"]);
     assert!(
         preview.out.contains("which is unknown"),
         "{}{}",

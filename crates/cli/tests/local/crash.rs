@@ -1,9 +1,9 @@
-//! The program is killed in the middle, and nothing is lost, doubled or left.
+//! The program is killed during a run, and nothing is lost, duplicated or left behind.
 
-use crate::bed::Bed;
+use crate::test_host::TestHost;
 
-/// Whether a moment is tried: all in a full run, otherwise some, by a seed that is said.
-fn moments() -> Vec<u64> {
+/// Crash points to try: all in a full run, otherwise a sample by a seed that is printed.
+fn crash_points() -> Vec<u64> {
     let full = std::env::var_os("HOMESTAK_TEST_FULL").is_some();
     if full {
         return (1..=60).collect();
@@ -16,58 +16,62 @@ fn moments() -> Vec<u64> {
     (0..5).map(|n| 1 + (seed * 7 + n * 6) % 30).collect()
 }
 
-/// Applies until a moment; returns whether the program died there.
-fn until(bed: &Bed, name: &str, moment: u64) -> bool {
-    let run = bed
+/// Applies until a crash point; returns whether the program was killed there.
+fn apply_until(host: &TestHost, name: &str, crash_point: u64) -> bool {
+    let run = host
         .command(&["manifest", "apply", "-M", name, "-H", "local", "--yes"])
-        .env("HOMESTAK_CRASH_AT", moment.to_string())
+        .env("HOMESTAK_CRASH_AT", crash_point.to_string())
         .output()
         .unwrap();
     run.status.code().is_none()
 }
 
 #[test]
-fn a_run_that_was_killed_is_finished_or_undone_with_real_nodes() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("pair", 2);
-    let mut died = 0;
-    for (n, moment) in moments().into_iter().enumerate() {
-        if !until(&bed, "pair", moment) {
-            bed.destroy("pair");
+fn a_killed_run_on_real_nodes_can_be_resumed_or_rolled_back() {
+    let Some(host) = crate::host() else { return };
+    host.peers("pair", 2);
+    let mut killed = 0;
+    for (n, crash_point) in crash_points().into_iter().enumerate() {
+        if !apply_until(&host, "pair", crash_point) {
+            host.destroy("pair");
             continue;
         }
-        died += 1;
+        killed += 1;
         if n % 2 == 0 {
-            bed.run(&["manifest", "resume", "-M", "pair", "--yes"]);
-            bed.apply("pair");
-            assert_eq!(bed.names(), ["peer-1", "peer-2"], "moment {moment}");
+            host.run(&["manifest", "resume", "-M", "pair", "--yes"]);
+            host.apply("pair");
+            assert_eq!(
+                host.names(),
+                ["peer-1", "peer-2"],
+                "crash point {crash_point}"
+            );
             for node in ["peer-1", "peer-2"] {
-                bed.inside(node, "true").good();
+                host.inside(node, "true").good();
             }
         } else {
-            bed.run(&["manifest", "rollback", "-M", "pair", "--yes"]);
-            assert_eq!(bed.names(), [""; 0], "moment {moment}");
+            host.run(&["manifest", "rollback", "-M", "pair", "--yes"]);
+            assert_eq!(host.names(), [""; 0], "crash point {crash_point}");
         }
-        bed.destroy("pair");
-        bed.is_as_before();
+        host.destroy("pair");
+        host.assert_unchanged();
     }
-    assert!(died > 2, "only {died} died");
+    assert!(killed > 2, "only {killed} were killed");
 }
 
 #[test]
-fn what_a_killed_program_left_is_cleaned_away() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("pair", 2);
-    for moment in moments() {
-        until(&bed, "pair", moment);
-        // As one that is killed while it writes.
-        let half = bed.root().join(".network.json.1-0.homestak-new");
+fn clean_removes_leftovers_of_a_killed_program() {
+    let Some(host) = crate::host() else { return };
+    host.peers("pair", 2);
+    for crash_point in crash_points() {
+        apply_until(&host, "pair", crash_point);
+        // Like a program that is killed while writing.
+        let half = host.root().join(".network.json.1-0.homestak-new");
         if half.parent().is_some_and(|root| root.is_dir()) {
             std::fs::write(half, "{").unwrap();
         }
-        bed.run(&["local", "clean", "--all", "--yes"]).good();
-        bed.is_as_before();
-        // The driver's own state still speaks of nodes that are gone; that is no obstacle.
-        bed.destroy("pair");
+        host.run(&["local", "clean", "--all", "--yes"]).good();
+        host.assert_unchanged();
+        // The state of the driver still records the deleted nodes; destroying them succeeds.
+        host.destroy("pair");
     }
 }

@@ -1,12 +1,12 @@
-//! Root or a user of a node against the machine and whoever works there.
+//! Attacks by root or a user of a node on the machine and its operator.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::bed::{Bed, Run};
 use crate::isolation::as_root;
+use crate::test_host::{Run, TestHost};
 
-/// A program that writes to the terminal of whoever runs it, and types a line there.
+/// A program that writes to the caller's terminal and injects input there.
 const TYPING: &str = r#"#!/usr/bin/perl
 my $tty;
 open($tty, "+<", "/dev/tty") or $tty = \*STDIN;
@@ -33,18 +33,18 @@ for (1 .. 50) {
 die "send: $!";
 "#;
 
-/// Makes directories within directories, with names that no path can hold in the end.
+/// Creates directories so deep that their path exceeds the maximum length.
 const NEST: &str = r#"
 my ($count, @tops) = @ARGV;
 for my $top (@tops) {
     chdir $top or next;
-    my $made = 0;
-    while ($made < $count && mkdir("d") && chdir("d")) { $made++; }
-    print "$made\n";
+    my $created = 0;
+    while ($created < $count && mkdir("d") && chdir("d")) { $created++; }
+    print "$created\n";
 }
 "#;
 
-/// Takes more memory than a node has, and more processes, and says how far that went.
+/// Uses more memory and processes than a node may have, and prints whether it was limited.
 const GREEDY: &str = r#"#!/usr/bin/perl
 my ($taker, $size) = (fork // die("fork: $!"), 700 << 20);
 unless ($taker) { my $all = "x" x $size; exit 0; }
@@ -59,7 +59,7 @@ print "processes: ", @children == 5000 ? "all" : "limited", "\n";
 kill "KILL", @children;
 "#;
 
-/// Sends a packet to a port of a machine in the name of each address.
+/// Sends a packet to a port of a machine with each source address.
 const FORGE: &str = r#"
 use Socket;
 my ($to, $port, @from) = @ARGV;
@@ -73,19 +73,19 @@ for my $from (@from) {
 print "sent\n";
 "#;
 
-/// Writes a file of a node as root there.
-fn put(bed: &Bed, node: &str, path: &str, text: &str) {
+/// Writes a file on a node as root.
+fn put(host: &TestHost, node: &str, path: &str, text: &str) {
     let line = format!("cat >{path} <<'END'\n{text}END\nchmod 755 {path}\n");
-    as_root(bed, node, &line).good();
+    as_root(host, node, &line).good();
 }
 
-/// Runs a line of a shell at a terminal.
-fn at_terminal(bed: &Bed, line: &str) -> std::process::Child {
+/// Runs a shell line on a terminal.
+fn at_terminal(host: &TestHost, line: &str) -> std::process::Child {
     let mut command = Command::new("script");
     command
         .args(["--quiet", "--return", "--command", line, "/dev/null"])
         .envs(
-            bed.command(&[])
+            host.command(&[])
                 .get_envs()
                 .filter_map(|(name, value)| Some((name, value?))),
         )
@@ -102,16 +102,16 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    panic!("never: {what}");
+    panic!("timeout: {what}");
 }
 
 #[test]
-fn a_node_types_nothing_into_the_terminal_of_whoever_looks_into_it() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
-    put(&bed, "peer-1", "/usr/bin/journalctl", TYPING);
-    put(&bed, "peer-1", "/usr/bin/script", TYPING);
+fn a_node_cannot_type_into_the_terminal_of_the_operator() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
+    put(&host, "peer-1", "/usr/bin/journalctl", TYPING);
+    put(&host, "peer-1", "/usr/bin/script", TYPING);
     let program = env!("CARGO_BIN_EXE_homestak");
     let after = "IFS= read -r -t 3 line; echo \"read [$line]\"";
     for command in [
@@ -121,104 +121,108 @@ fn a_node_types_nothing_into_the_terminal_of_whoever_looks_into_it() {
         "console peer-1 | cat",
         "console peer-1 </dev/null",
     ] {
-        let mut child = at_terminal(&bed, &format!("{program} {command}; {after}"));
+        let mut child = at_terminal(&host, &format!("{program} {command}; {after}"));
         let stdin = child.stdin.take();
-        let said = Run::from(child.wait_with_output().unwrap());
+        let result = Run::from(child.wait_with_output().unwrap());
         drop(stdin);
-        assert!(said.out.contains("read []"), "{command}: {:?}", said.out);
-        // A console is for what the node prints; logs are text.
-        let is_title = said.out.contains("\x1b]0;TITLE");
+        assert!(
+            result.out.contains("read []"),
+            "{command}: {:?}",
+            result.out
+        );
+        // Consoles pass escape codes through; logs do not.
+        let is_title = result.out.contains("\x1b]0;TITLE");
         assert!(
             !is_title || command.starts_with("console"),
             "{command}: {:?}",
-            said.out
+            result.out
         );
     }
-    bed.destroy("one");
-    bed.is_as_before();
+    host.destroy("one");
+    host.assert_unchanged();
 }
 
 #[test]
 fn following_logs_ends_with_an_interrupt_at_the_terminal() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
     let program = env!("CARGO_BIN_EXE_homestak");
-    let mut child = at_terminal(&bed, &format!("{program} logs peer-1 --follow -n 1"));
+    let mut child = at_terminal(&host, &format!("{program} logs peer-1 --follow -n 1"));
     let readers = || {
-        let counted = bed.inside("peer-1", "pgrep -c journalctl");
+        let counted = host.inside("peer-1", "pgrep -c journalctl");
         counted.out.trim().to_owned()
     };
     wait_until("the journal is followed", || readers() == "1");
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"\x03").unwrap();
-    let said = Run::from(child.wait_with_output().unwrap());
+    let result = Run::from(child.wait_with_output().unwrap());
     drop(stdin);
-    assert_eq!(said.code, 130, "{:?}", said.out);
-    wait_until("nobody follows the journal", || readers() == "0");
-    bed.destroy("one");
-    bed.is_as_before();
+    assert_eq!(result.code, 130, "{:?}", result.out);
+    wait_until("no process follows the journal", || readers() == "0");
+    host.destroy("one");
+    host.assert_unchanged();
 }
 
 #[test]
-fn what_logs_and_consoles_run_has_what_the_node_may_have() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
-    put(&bed, "peer-1", "/usr/bin/journalctl", GREEDY);
+fn logs_and_consoles_run_within_the_limits_of_the_node() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
+    put(&host, "peer-1", "/usr/bin/journalctl", GREEDY);
     let limited = "memory: limited\nprocesses: limited\n";
-    let logs = bed.run(&["logs", "peer-1", "-n", "1"]);
+    let logs = host.run(&["logs", "peer-1", "-n", "1"]);
     assert!(logs.out.contains(limited), "{}{}", logs.out, logs.err);
-    let console = as_root(&bed, "peer-1", "journalctl");
+    let console = as_root(&host, "peer-1", "journalctl");
     assert_eq!(console.out, limited, "{}", console.err);
     let program = env!("CARGO_BIN_EXE_homestak");
-    let mut child = at_terminal(&bed, &format!("{program} console peer-1"));
+    let mut child = at_terminal(&host, &format!("{program} console peer-1"));
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"journalctl; exit 7\n").unwrap();
-    let said = Run::from(child.wait_with_output().unwrap());
+    let result = Run::from(child.wait_with_output().unwrap());
     drop(stdin);
-    let text = said.out.replace('\r', "");
+    let text = result.out.replace('\r', "");
     assert!(text.contains(limited), "{text}");
-    assert_eq!(said.code, 7, "{text}");
-    bed.destroy("one");
-    bed.is_as_before();
+    assert_eq!(result.code, 7, "{text}");
+    host.destroy("one");
+    host.assert_unchanged();
 }
 
 #[test]
-fn a_node_sends_nothing_in_the_name_of_addresses_outside() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
-    put(&bed, "peer-1", "/root/forge", FORGE);
-    let way = "ip -4 route show default | cut -d' ' -f3";
-    let machine = bed.inside("peer-1", way).good();
+fn a_node_cannot_spoof_outside_addresses() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
+    put(&host, "peer-1", "/root/forge", FORGE);
+    let default_route = "ip -4 route show default | cut -d' ' -f3";
+    let machine = host.inside("peer-1", default_route).good();
     let machine = machine.trim();
-    let own = bed.nodes()[0]["address"].as_str().unwrap().to_owned();
-    // A port that nodes reach, at an address that only they have.
+    let own = host.nodes()[0]["address"].as_str().unwrap().to_owned();
+    // A port that nodes can reach, at an address that only they can reach.
     let service = std::net::UdpSocket::bind((machine, 123)).unwrap();
     let seconds = std::time::Duration::from_secs(20);
     service.set_read_timeout(Some(seconds)).unwrap();
     let line = format!("perl /root/forge {machine} 123 198.51.100.7 {own}");
-    assert_eq!(as_root(&bed, "peer-1", &line).good(), "sent\n");
+    assert_eq!(as_root(&host, "peer-1", &line).good(), "sent\n");
     let mut text = [0; 64];
     let length = service.recv(&mut text).unwrap();
     assert_eq!(String::from_utf8_lossy(&text[..length]), own);
-    bed.destroy("one");
-    bed.is_as_before();
+    host.destroy("one");
+    host.assert_unchanged();
 }
 
 #[test]
-fn a_node_becomes_no_router_of_the_machine() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
-    put(&bed, "peer-1", "/root/advertise", ADVERTISE);
-    let sent = as_root(&bed, "peer-1", "perl /root/advertise").good();
+fn a_node_cannot_become_a_router_of_the_machine() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
+    put(&host, "peer-1", "/root/advertise", ADVERTISE);
+    let sent = as_root(&host, "peer-1", "perl /root/advertise").good();
     assert_eq!(sent, "sent\n");
-    // What is sent later arrives later.
-    bed.inside("peer-1", "true").good();
-    let realm = homestak_providers::local::Instance::at(&bed.root()).unwrap();
-    let link = format!("hs-{}", realm.name());
+    // Packets arrive in order, so the advertisement was received when this returns.
+    host.inside("peer-1", "true").good();
+    let instance = homestak_providers::local::Instance::at(&host.root()).unwrap();
+    let link = format!("hs-{}", instance.name());
     for what in ["address", "route"] {
         let shown = Command::new("ip")
             .args(["-6", what, "show", "dev", &link])
@@ -227,15 +231,15 @@ fn a_node_becomes_no_router_of_the_machine() {
             .unwrap();
         assert_eq!(shown.good(), "", "{what} of {link}");
     }
-    bed.destroy("one");
-    bed.is_as_before();
+    host.destroy("one");
+    host.assert_unchanged();
 }
 
 #[test]
-fn a_node_reaches_no_service_of_the_machine_that_is_not_meant_for_it() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
+fn a_node_cannot_reach_other_services_of_the_machine() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
     let service = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = service.local_addr().unwrap().port();
     let line = format!(
@@ -244,33 +248,33 @@ fn a_node_reaches_no_service_of_the_machine_that_is_not_meant_for_it() {
          timeout 5 bash -c \"exec 3<>/dev/tcp/$way/{port}\" && echo reaches\n\
          true"
     );
-    let said = bed.inside("peer-1", &line);
-    assert_eq!(said.out.trim(), "pings", "{}", said.err);
-    bed.destroy("one");
-    bed.is_as_before();
+    let result = host.inside("peer-1", &line);
+    assert_eq!(result.out.trim(), "pings", "{}", result.err);
+    host.destroy("one");
+    host.assert_unchanged();
 }
 
 #[test]
-fn a_node_with_deep_groups_and_directories_is_removed_like_any_other() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
-    put(&bed, "peer-1", "/root/nest", NEST);
+fn a_node_with_deep_cgroups_and_directories_can_be_destroyed() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
+    put(&host, "peer-1", "/root/nest", NEST);
     let groups = "cd /sys/fs/cgroup; perl /root/nest 2500 $PWD $PWD/unified $PWD/systemd";
-    let made = as_root(&bed, "peer-1", groups).good();
-    let made: Vec<u32> = made.lines().map(|line| line.parse().unwrap()).collect();
-    assert!(made.iter().any(|made| *made > 0), "{made:?}");
-    let made = as_root(&bed, "peer-1", "perl /root/nest 3000 /root").good();
-    assert_eq!(made, "3000\n");
-    // It is looked at and removed by one who may have few files open.
-    let shown = bed.nodes();
+    let created = as_root(&host, "peer-1", groups).good();
+    let created: Vec<u32> = created.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(created.iter().any(|created| *created > 0), "{created:?}");
+    let created = as_root(&host, "peer-1", "perl /root/nest 3000 /root").good();
+    assert_eq!(created, "3000\n");
+    // It is shown, and destroyed with a low limit of open files.
+    let shown = host.nodes();
     assert_eq!(shown[0]["running"], true, "{shown:?}");
-    let command = bed.command(&["manifest", "destroy", "-M", "one", "-H", "local", "--yes"]);
+    let command = host.command(&["manifest", "destroy", "-M", "one", "-H", "local", "--yes"]);
     let limited = Command::new("prlimit")
         .args(["--nofile=256", "--"])
         .arg(command.get_program())
         .args(command.get_args())
-        .current_dir(bed.root())
+        .current_dir(host.root())
         .env_clear()
         .envs(
             command
@@ -281,17 +285,17 @@ fn a_node_with_deep_groups_and_directories_is_removed_like_any_other() {
         .map(Run::from)
         .unwrap();
     limited.good();
-    bed.is_as_before();
+    host.assert_unchanged();
 }
 
 #[test]
-fn cleaning_goes_on_after_what_cannot_be_removed() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
-    let nodes = bed.root().join("nodes");
-    let gone = |number: u32| nodes.join(format!(".gone-00000000-0000-4000-8000-{number:012}"));
-    let mounted = gone(3).join("mounted");
+fn clean_continues_after_a_directory_that_cannot_be_removed() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
+    let nodes = host.root().join("nodes");
+    let leftover = |number: u32| nodes.join(format!(".gone-00000000-0000-4000-8000-{number:012}"));
+    let mounted = leftover(3).join("mounted");
     std::fs::create_dir_all(&mounted).unwrap();
     let mount = |arguments: &[&str]| {
         let done = Command::new(arguments[0])
@@ -302,43 +306,45 @@ fn cleaning_goes_on_after_what_cannot_be_removed() {
     };
     mount(&["mount", "-t", "tmpfs", "tmpfs"]);
     for number in [1, 2, 4, 5, 6, 7, 8] {
-        std::fs::create_dir_all(gone(number).join("upper")).unwrap();
+        std::fs::create_dir_all(leftover(number).join("upper")).unwrap();
     }
-    let failed = bed.run(&["local", "clean"]);
-    let left: Vec<u32> = (1..=8).filter(|number| gone(*number).exists()).collect();
+    let failed = host.run(&["local", "clean"]);
+    let remaining: Vec<u32> = (1..=8)
+        .filter(|number| leftover(*number).exists())
+        .collect();
     mount(&["umount"]);
-    assert_eq!(left, [3], "{}{}", failed.out, failed.err);
+    assert_eq!(remaining, [3], "{}{}", failed.out, failed.err);
     assert_eq!(failed.code, 1, "{}", failed.err);
     assert!(failed.err.contains("mounted"), "{}", failed.err);
-    bed.run(&["local", "clean"]).good();
-    bed.inside("peer-1", "true").good();
-    bed.destroy("one");
-    bed.is_as_before();
+    host.run(&["local", "clean"]).good();
+    host.inside("peer-1", "true").good();
+    host.destroy("one");
+    host.assert_unchanged();
 }
 
 #[test]
-fn logs_of_a_stopped_node_are_its_own_wherever_its_links_lead() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("one", 1);
-    bed.apply("one");
+fn logs_of_a_stopped_node_do_not_follow_symlinks() {
+    let Some(host) = crate::host() else { return };
+    host.peers("one", 1);
+    host.apply("one");
     let line = "sudo logger --tag marked a line of the journal; sudo journalctl --flush --sync";
-    bed.inside("peer-1", line).good();
-    let uuid = bed.nodes()[0]["uuid"].as_str().unwrap().to_owned();
-    bed.inside("peer-1", "sudo systemctl poweroff");
-    wait_until("it is stopped", || bed.nodes()[0]["running"] == false);
+    host.inside("peer-1", line).good();
+    let uuid = host.nodes()[0]["uuid"].as_str().unwrap().to_owned();
+    host.inside("peer-1", "sudo systemctl poweroff");
+    wait_until("it is stopped", || host.nodes()[0]["running"] == false);
     let logs = || {
-        let said = bed.run(&["logs", "peer-1", "-n", "500"]);
-        (said.code, said.out.contains("a line of the journal"))
+        let result = host.run(&["logs", "peer-1", "-n", "500"]);
+        (result.code, result.out.contains("a line of the journal"))
     };
     assert_eq!(logs(), (0, true), "its own journal is read");
-    let log = bed.root().join("nodes").join(uuid).join("upper/var/log");
+    let log = host.root().join("nodes").join(uuid).join("upper/var/log");
     let journal = log.join("journal");
-    let machine = bed.state().with_file_name("journal");
+    let machine = host.state().with_file_name("journal");
     std::fs::rename(&journal, &machine).unwrap();
     let link = |to: &std::path::Path, at: &std::path::Path| {
         std::os::unix::fs::symlink(to, at).unwrap();
     };
-    // The directory itself, one in it, a file, and a directory above it.
+    // Symlinks: the directory itself, one in it, files in it, and a directory above it.
     link(&machine, &journal);
     assert_eq!(logs(), (0, false), "the directory is a link");
     std::fs::remove_file(&journal).unwrap();
@@ -360,6 +366,6 @@ fn logs_of_a_stopped_node_are_its_own_wherever_its_links_lead() {
     std::fs::rename(&log, log.with_file_name("log.old")).unwrap();
     link(machine.parent().unwrap(), &log);
     assert_eq!(logs(), (0, false), "a directory above it is a link");
-    bed.destroy("one");
-    bed.is_as_before();
+    host.destroy("one");
+    host.assert_unchanged();
 }

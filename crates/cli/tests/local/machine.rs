@@ -1,20 +1,20 @@
-//! What is ours on the machine: everything that nodes of one local host could leave behind.
+//! Resources on the machine that nodes of one local host could leave behind.
 //!
-//! Other containers, namespaces, links and builds come and go meanwhile; none of them is looked at.
+//! Other containers, namespaces, links and builds change meanwhile and are ignored.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Everything that nodes of the local host with this root could leave behind, as lines that can be
-/// compared.
-pub fn picture(root: &Path) -> BTreeSet<String> {
+/// Returns the resources that nodes of the local host with this root could leave behind, as lines
+/// that can be compared.
+pub fn resources(root: &Path) -> BTreeSet<String> {
     let own = homestak_providers::local::Instance::at(root).unwrap();
     let own = own.name().to_owned();
     let mut lines = BTreeSet::new();
     let mut add = |kind: &str, text: &str| {
-        let kept = text.lines().filter(|line| is_ours(line, &own, root));
-        lines.extend(kept.map(|line| format!("{kind}: {}", line.trim_end())));
+        let own_lines = text.lines().filter(|line| is_ours(line, &own, root));
+        lines.extend(own_lines.map(|line| format!("{kind}: {}", line.trim_end())));
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts: Vec<String> = mounts
@@ -28,23 +28,26 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
         })
         .collect();
     add("mount", &mounts.join("\n"));
-    add("namespace", &said("ip", &["netns", "list"]));
-    add("link", &said("ip", &["-br", "link"]));
-    add("address", &said("ip", &["-br", "address"]));
-    add("route", &said("ip", &["route", "show", "table", "all"]));
-    add("rules", &said("nft", &["list", "tables"]));
+    add("namespace", &stdout_of("ip", &["netns", "list"]));
+    add("link", &stdout_of("ip", &["-br", "link"]));
+    add("address", &stdout_of("ip", &["-br", "address"]));
+    add(
+        "route",
+        &stdout_of("ip", &["route", "show", "table", "all"]),
+    );
+    add("rules", &stdout_of("nft", &["list", "tables"]));
     add(
         "group",
-        &said(
+        &stdout_of(
             "find",
             &["/sys/fs/cgroup", "-name", "homestak-*", "-type", "d"],
         ),
     );
-    for place in ["/run/netns", "/run/systemd/nspawn/propagate"] {
-        add("file", &said("find", &[place, "-mindepth", "1"]));
+    for directory in ["/run/netns", "/run/systemd/nspawn/propagate"] {
+        add("file", &stdout_of("find", &[directory, "-mindepth", "1"]));
     }
-    // Images stay, and so does the lock of whoever builds one.
-    let files = said(
+    // Images are kept, and so are the locks of their builds.
+    let files = stdout_of(
         "find",
         &[
             &root.to_string_lossy(),
@@ -60,8 +63,8 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
     lines
 }
 
-/// Tells whether a line is about a local host: it has its root, or one of its parts, which are called
-/// `hs-REALM` and `homestak-REALM`.
+/// Returns whether a line is about a local host: it has its root, or one of its names, `hs-REALM`
+/// and `homestak-REALM`.
 fn is_ours(line: &str, own: &str, root: &Path) -> bool {
     let named = ["hs-", "homestak-"].iter().any(|before| {
         line.match_indices(before).any(|(at, _)| {
@@ -73,7 +76,7 @@ fn is_ours(line: &str, own: &str, root: &Path) -> bool {
     named || line.contains(&*root.to_string_lossy())
 }
 
-/// Processes that have to do with nodes.
+/// Returns the processes of nodes.
 fn processes(root: &Path) -> String {
     let root = root.to_string_lossy();
     let mut found = Vec::new();
@@ -90,7 +93,7 @@ fn processes(root: &Path) -> String {
     found.join("\n")
 }
 
-fn said(program: &str, arguments: &[&str]) -> String {
+fn stdout_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program)
         .args(arguments)
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -100,15 +103,15 @@ fn said(program: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn only_what_is_named_after_a_local_host_is_compared_with_it() {
-    let root = Path::new("/var/tmp/bed1/root");
+fn only_resources_named_after_the_local_host_are_compared() {
+    let root = Path::new("/var/tmp/test1/root");
     for line in [
         "hs-rabc123-101 (id: 7)",
         "hs-rabc123@if2  UP  02:00:00:00:00:01",
         "10.77.0.0/20 dev hs-rabc123 proto kernel scope link",
         "table ip homestak-rabc123",
         "/ /run/netns/homestak-rabc123",
-        "/overlay /var/tmp/bed1/root/nodes/x/merged",
+        "/overlay /var/tmp/test1/root/nodes/x/merged",
     ] {
         assert!(is_ours(line, "rabc123", root), "{line}");
     }
@@ -120,7 +123,7 @@ fn only_what_is_named_after_a_local_host_is_compared_with_it() {
         "default via 192.0.2.1 dev eth0",
         "table ip filter",
         "/ /run/docker/netns/default",
-        "/overlay /var/tmp/bed2/root/nodes/x/merged",
+        "/overlay /var/tmp/test2/root/nodes/x/merged",
     ] {
         assert!(!is_ours(line, "rabc123", root), "{line}");
     }

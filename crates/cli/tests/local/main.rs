@@ -6,40 +6,52 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test may panic, says how much it tried, and is told how much to try"
+    reason = "tests may panic, print what they ran, and read how much to run from the environment"
 )]
 
-mod bad;
 mod checks;
 mod config;
 mod crash;
-mod equal;
+mod failures;
+mod first_boot;
 mod guides;
-mod handy;
 mod hostile;
 mod isolation;
-mod life;
+mod jobs;
+mod killed;
+mod lifecycle;
 mod limits;
 mod machine;
+mod mixed_modes;
+mod mode_changes;
+mod modes;
 mod nested;
+mod node_access;
+mod node_state;
 mod owner;
+mod permanent_server;
 mod private;
+mod pull;
 mod qemu;
 mod readme;
-mod undo;
+mod rollback;
+mod server_units;
+mod spent_token;
+mod staged_update;
+mod triggers;
 
 use std::path::Path;
 
-use homestak_test_support::bed::Bed;
-use homestak_test_support::{bed, guides as guides_of};
+use homestak_test_support::test_host::TestHost;
+use homestak_test_support::{guides as guide_commands, test_host};
 
-/// Makes a local host, or says why not.
-fn new_bed() -> Option<Bed> {
+/// Creates a local host, or prints why not.
+fn host() -> Option<TestHost> {
     let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    Bed::new(program(), shared, machine::picture)
+    TestHost::new(program(), shared, machine::resources)
 }
 
-/// Returns where the program is.
+/// Returns the path of the program.
 fn program() -> std::path::PathBuf {
     env!("CARGO_BIN_EXE_homestak").into()
 }

@@ -1,22 +1,22 @@
-//! Whose nodes on this machine are touched.
+//! Ownership of nodes on this machine.
 
 use std::process::Command;
 
-use crate::bed::{Bed, text};
+use crate::test_host::{TestHost, text};
 
-/// Makes the journal and the files of nodes what they were before sites had an id.
-fn age(bed: &Bed) {
+/// Changes the journal and the files of nodes to those from before sites had an id.
+fn remove_site_ids(host: &TestHost) {
     let script = "import sqlite3, sys\n\
         db = sqlite3.connect(sys.argv[1])\n\
         db.execute(\"UPDATE nodes SET site = '', record = json_remove(record, '$.site')\")\n\
         db.commit()\n";
     let done = Command::new("python3")
         .args(["-c", script])
-        .arg(bed.state().join("journal.db"))
+        .arg(host.state().join("journal.db"))
         .status();
     assert!(done.unwrap().success());
-    for node in bed.nodes() {
-        let file = bed
+    for node in host.nodes() {
+        let file = host
             .root()
             .join("nodes")
             .join(text(&node["uuid"]))
@@ -30,53 +30,56 @@ fn age(bed: &Bed) {
 }
 
 #[test]
-fn nodes_of_older_programs_get_an_identity_of_the_site_while_they_run() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("two", 2);
-    bed.apply("two");
-    age(&bed);
-    let started = |name: &str| bed.inside(name, "stat -c %Y /proc/1 && hostname -I").good();
+fn nodes_of_older_releases_get_a_site_identity_while_running() {
+    let Some(host) = crate::host() else { return };
+    host.peers("two", 2);
+    host.apply("two");
+    remove_site_ids(&host);
+    let started = |name: &str| {
+        host.inside(name, "stat -c %Y /proc/1 && hostname -I")
+            .good()
+    };
     let before = ["peer-1", "peer-2"].map(started);
     let shown = |key: &str| {
-        bed.nodes()
+        host.nodes()
             .iter()
             .map(|node| text(&node[key]))
             .collect::<Vec<_>>()
     };
     let (ids, addresses) = (shown("id"), shown("address"));
-    bed.manifest_run("reidentify", "two", &["--yes"]).good();
+    host.manifest_run("reidentify", "two", &["--yes"]).good();
     assert_eq!((shown("id"), shown("address")), (ids, addresses));
-    // Reached with the pinned host key, and not started again.
+    // Reached with the pinned host key, and not restarted.
     for (name, before) in ["peer-1", "peer-2"].iter().zip(before) {
         let line = "stat -c %Y /proc/1 && hostname -I";
-        assert_eq!(bed.run(&["ssh", name, "--", line]).good(), before);
+        assert_eq!(host.run(&["ssh", name, "--", line]).good(), before);
     }
-    let again = bed.manifest_run("apply", "two", &["--yes"]);
+    let again = host.manifest_run("apply", "two", &["--yes"]);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
-    // Known without the journal now.
-    std::fs::remove_file(bed.state().join("journal.db")).unwrap();
-    bed.destroy("two");
-    bed.is_as_before();
+    // Now it is identified without the journal.
+    std::fs::remove_file(host.state().join("journal.db")).unwrap();
+    host.destroy("two");
+    host.assert_unchanged();
 }
 
 #[test]
 fn another_site_with_the_same_manifest_leaves_our_nodes_running() {
-    let Some(bed) = crate::new_bed() else { return };
-    bed.peers("two", 1);
-    bed.apply("two");
+    let Some(host) = crate::host() else { return };
+    host.peers("two", 1);
+    host.apply("two");
     let theirs = tempfile::tempdir().unwrap();
     let destroy = ["manifest", "destroy", "-M", "two", "-H", "local", "--yes"];
-    bed.run(&["site", "new-id", "--yes"]).good();
-    let run = bed
+    host.run(&["site", "new-id", "--yes"]).good();
+    let run = host
         .command(&destroy)
         .env("HOMESTAK_STATE", theirs.path().join("state"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert!(said.contains("Nothing to do."), "{said}");
-    let site = text(&bed.nodes()[0]["site"]);
-    assert_eq!(bed.names(), ["peer-1"]);
-    bed.run(&["site", "new-id", "--id", &site, "--yes"]).good();
-    bed.destroy("two");
-    bed.is_as_before();
+    let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(stderr.contains("Nothing to do."), "{stderr}");
+    let site = text(&host.nodes()[0]["site"]);
+    assert_eq!(host.names(), ["peer-1"]);
+    host.run(&["site", "new-id", "--id", &site, "--yes"]).good();
+    host.destroy("two");
+    host.assert_unchanged();
 }

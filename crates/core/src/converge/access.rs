@@ -8,7 +8,7 @@ use super::edit;
 use super::facts::{FileFact, UserFact};
 use super::keys::{KeyFiles, key_field, own_text};
 use super::resource::{Resource, SudoRule};
-use super::step::Step;
+use super::step::ConvergeStep;
 
 /// The main sudoers file.
 pub const SUDOERS: &str = "/etc/sudoers";
@@ -57,11 +57,15 @@ pub(super) fn user(id: &str, name: &str, builder: &mut DecisionBuilder<'_>) {
     let shell = SHELL.to_owned();
     if builder.compare(id, "account", "present", exists, danger) {
         let name = name.to_owned();
-        builder.steps.insert(Step::CreateUser { name, shell });
+        builder
+            .steps
+            .insert(ConvergeStep::CreateUser { name, shell });
         builder.compare(id, "login", "open", "open", danger);
     } else if builder.compare(id, "login", "open", state, danger) {
         let name = name.to_owned();
-        builder.steps.insert(Step::EnableLogin { name, shell });
+        builder
+            .steps
+            .insert(ConvergeStep::EnableLogin { name, shell });
     }
 }
 
@@ -141,7 +145,7 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, builder: &mut DecisionB
         }
     }
     let danger = Some(Danger::Sudo);
-    let corrected = builder.compare(id, "rule", rule.word(), found.word(), danger);
+    let corrected = builder.compare(id, "rule", rule.name(), found.name(), danger);
     if rule != found && !corrected {
         builder.keep_file(&own);
         return;
@@ -163,7 +167,9 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, builder: &mut DecisionB
         builder.delete_file(id, &own, Vec::new());
         for group in groups {
             let user = user.to_owned();
-            builder.steps.insert(Step::RemoveFromGroup { user, group });
+            builder
+                .steps
+                .insert(ConvergeStep::RemoveFromGroup { user, group });
         }
         return;
     }
@@ -221,7 +227,7 @@ impl SudoSubjects {
         self.own.contains(&edit::normalized_subject(subject)) || self.aliases.contains(subject)
     }
 
-    /// Tells whether a subject means this user alone.
+    /// Returns whether a subject means this user alone.
     fn is_exclusive(&self, subject: &str) -> bool {
         self.own.contains(&edit::normalized_subject(subject)) || self.exclusive.contains(subject)
     }
@@ -375,7 +381,7 @@ pub(super) fn remove_unlisted_users(desired: &[Resource], builder: &mut Decision
             let state = if account.expired { "closed" } else { "open" };
             if builder.compare(&id, "login", "closed", state, Some(Danger::Users)) {
                 let name = user.clone();
-                builder.steps.insert(Step::DisableLogin { name });
+                builder.steps.insert(ConvergeStep::DisableLogin { name });
             }
             builder.delete_file(&id, &path, Vec::new());
             builder.delete_file(&id, &files.second, Vec::new());

@@ -1,12 +1,13 @@
 //! One difference between a node and its spec, with an id that is the same in every run.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::access::KEY_FILES;
 use crate::foreign::{ForeignText, read_line};
 
 /// A field of a resource whose value differs from the spec.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
     /// Resource and field: the same in every run and on every node.
     #[serde(deserialize_with = "read_line")]
@@ -34,7 +35,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Tells whether correcting it removes an account, a key, a package or a file.
+    /// Returns whether correcting it removes an account, a key, a package or a file.
     pub fn is_removal(&self) -> bool {
         let kind = self.resource.split(':').next().unwrap_or_default();
         let is_data = matches!(kind, "user" | "keys" | "package" | "file");
@@ -45,7 +46,9 @@ impl Change {
 }
 
 /// What caused a difference: what has changed since the node last converged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeCause {
     /// Unknown: the node has not converged before.
@@ -59,10 +62,12 @@ pub enum ChangeCause {
 
 /// How a change could lock the operator out of a node. Such changes must be confirmed over a new
 /// connection, or they are reverted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Danger {
-    /// Its address, gateway or name servers.
+    /// Its address, gateway, name servers or firewall.
     Network,
     /// The SSH server.
     Sshd,
@@ -73,8 +78,8 @@ pub enum Danger {
 }
 
 impl Danger {
-    /// Tells whether a difference is corrected however often it recurs. Otherwise an attacker could
-    /// keep it by changing it often.
+    /// Returns whether a difference is corrected however often it recurs. Otherwise an attacker
+    /// could keep it by changing it often.
     pub fn is_protected(self) -> bool {
         match self {
             Self::Sshd | Self::Sudo | Self::Users => true,
@@ -99,10 +104,7 @@ impl Danger {
             Some(Self::Sudo)
         } else if under("/etc/ssh/") {
             Some(Self::Sshd)
-        } else if under("/etc/systemd/network/")
-            || under("/etc/network/")
-            || path == "/etc/resolv.conf"
-        {
+        } else if NETWORK_PATHS.iter().any(|start| under(start)) {
             Some(Self::Network)
         } else if KEY_FILES.iter().any(|name| {
             path.strip_suffix(name)
@@ -113,10 +115,47 @@ impl Danger {
             None
         }
     }
+
+    /// Returns the danger of starting, stopping, enabling or disabling a unit.
+    pub fn of_unit(unit: &str) -> Option<Self> {
+        let (name, _) = unit.rsplit_once('.').unwrap_or((unit, ""));
+        if NETWORK_UNITS.contains(&name) {
+            Some(Self::Network)
+        } else if matches!(name, "ssh" | "sshd") {
+            Some(Self::Sshd)
+        } else {
+            None
+        }
+    }
 }
 
+/// How paths begin that configure the network and firewalls.
+const NETWORK_PATHS: &[&str] = &[
+    "/etc/systemd/network/",
+    "/etc/network/",
+    "/etc/resolv.conf",
+    "/etc/nftables",
+    "/etc/iptables/",
+    "/etc/ufw/",
+    "/etc/firewalld/",
+];
+
+/// Units of networks and firewalls, without their types.
+const NETWORK_UNITS: &[&str] = &[
+    "systemd-networkd",
+    "systemd-resolved",
+    "networking",
+    "NetworkManager",
+    "nftables",
+    "netfilter-persistent",
+    "ufw",
+    "firewalld",
+];
+
 /// What is done about a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Handling {
     /// It is corrected.
@@ -129,7 +168,25 @@ pub enum Handling {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, ChangeCause, Handling};
+    use super::{Change, ChangeCause, Danger, Handling};
+
+    #[test]
+    fn files_and_units_of_the_network_firewalls_and_ssh_can_cut_a_node_off() {
+        for path in [
+            "/etc/nftables.conf",
+            "/etc/resolv.conf",
+            "/etc/ufw/ufw.conf",
+        ] {
+            assert_eq!(Danger::of_path(path), Some(Danger::Network), "{path}");
+        }
+        for unit in ["nftables.service", "systemd-networkd.socket", "ufw"] {
+            assert_eq!(Danger::of_unit(unit), Some(Danger::Network), "{unit}");
+        }
+        assert_eq!(Danger::of_unit("ssh.socket"), Some(Danger::Sshd));
+        for unit in ["cron.service", "nginx", "ssh-agent.service"] {
+            assert_eq!(Danger::of_unit(unit), None, "{unit}");
+        }
+    }
 
     #[test]
     fn closing_accounts_and_deleting_files_or_packages_is_a_removal() {

@@ -11,7 +11,7 @@ use super::facts::Facts;
 use super::policy::Policy;
 use super::resource::Resource;
 use super::state::{Managed, State};
-use super::step::Step;
+use super::step::ConvergeStep;
 use super::{access, keys, platform, sshd, system};
 
 /// Supported Debian releases.
@@ -23,7 +23,7 @@ pub struct Decision {
     /// Differences, by id.
     pub changes: Vec<Change>,
     /// Steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ConvergeStep>,
     /// Why the spec is refused as a whole.
     pub refusals: Vec<String>,
     /// Fields that are refused while the others are applied: the reason, by id of the change.
@@ -38,12 +38,13 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Tells whether the node matches its spec, apart from fields that are only reported.
+    /// Returns whether the node matches its spec, apart from fields that are only reported.
     pub fn is_converged(&self) -> bool {
         self.refused.is_empty() && self.is_done()
     }
 
-    /// Tells whether nothing is left to apply: fields that are only reported or refused may differ.
+    /// Returns whether nothing is left to apply: fields that are only reported or refused may
+    /// differ.
     pub fn is_done(&self) -> bool {
         self.changes
             .iter()
@@ -57,9 +58,9 @@ impl Decision {
         changes.filter_map(|change| change.danger).collect()
     }
 
-    /// Tells whether the changes could keep a user from logging in and using sudo. Changes to other
-    /// users' accounts cannot, and must not need confirmation: such a user could prevent it. An
-    /// empty name means any user.
+    /// Returns whether the changes could prevent a user from logging in and using sudo. Changes to
+    /// other users' accounts cannot, and must not need confirmation: such a user could prevent it.
+    /// An empty name means any user.
     pub fn could_lock_out(&self, user: &str) -> bool {
         let concerns = |change: &Change| match (change.danger, change.resource.split_once(':')) {
             (Some(Danger::Users), Some(("user" | "keys", name))) => user.is_empty() || name == user,
@@ -225,7 +226,7 @@ fn add_pending(builder: &mut DecisionBuilder<'_>) {
             None,
             Handling::Enforce,
         );
-        builder.steps.insert(Step::Packages {
+        builder.steps.insert(ConvergeStep::Packages {
             install: Vec::new(),
             remove: Vec::new(),
         });
@@ -238,29 +239,31 @@ fn add_package_step(builder: &mut DecisionBuilder<'_>) {
     }
     builder
         .steps
-        .retain(|step| !matches!(step, Step::Packages { .. }));
+        .retain(|step| !matches!(step, ConvergeStep::Packages { .. }));
     let install = std::mem::take(&mut builder.install).into_iter().collect();
     let remove = std::mem::take(&mut builder.remove).into_iter().collect();
-    builder.steps.insert(Step::Packages { install, remove });
+    builder
+        .steps
+        .insert(ConvergeStep::Packages { install, remove });
 }
 
 /// Removes restarts of units that are started or stopped, and reloads of units that are restarted.
-pub(super) fn dedup_restarts(steps: &mut BTreeSet<Step>) {
+pub(super) fn dedup_restarts(steps: &mut BTreeSet<ConvergeStep>) {
     let mut switched = BTreeSet::new();
     let mut restarted = BTreeSet::new();
     for step in steps.iter() {
-        if let Step::Start { unit } | Step::Stop { unit } = step {
+        if let ConvergeStep::Start { unit } | ConvergeStep::Stop { unit } = step {
             switched.insert(unit.clone());
         }
-        if let Step::Restart { unit } = step {
+        if let ConvergeStep::Restart { unit } = step {
             restarted.insert(unit.clone());
         }
     }
     steps.retain(|step| {
-        if let Step::Restart { unit } = step {
+        if let ConvergeStep::Restart { unit } = step {
             return !switched.contains(unit);
         }
-        if let Step::Reload { unit } = step {
+        if let ConvergeStep::Reload { unit } = step {
             return !switched.contains(unit) && !restarted.contains(unit);
         }
         true

@@ -7,7 +7,7 @@ use super::change::{Change, ChangeCause, Danger, Handling};
 use super::facts::{Facts, FileFact};
 use super::policy::Policy;
 use super::state::{Managed, State};
-use super::step::Step;
+use super::step::ConvergeStep;
 use crate::foreign::ForeignText;
 
 /// The desired content of a file.
@@ -20,7 +20,7 @@ pub(super) struct DesiredFile {
     /// Whether the whole file is managed; otherwise only parts of it are.
     pub(super) owned: bool,
     /// Steps that follow a change of the file.
-    pub(super) follow_up: Vec<Step>,
+    pub(super) follow_up: Vec<ConvergeStep>,
 }
 
 /// A difference of a field.
@@ -39,7 +39,7 @@ pub(super) struct DecisionBuilder<'a> {
     pub(super) policy: &'a Policy,
     pub(super) changes: Vec<Change>,
     pub(super) fields: BTreeMap<String, String>,
-    pub(super) steps: BTreeSet<Step>,
+    pub(super) steps: BTreeSet<ConvergeStep>,
     pub(super) managed: Managed,
     pub(super) refusals: BTreeSet<String>,
     /// Refused fields: the reason, by id of the change.
@@ -47,7 +47,7 @@ pub(super) struct DecisionBuilder<'a> {
     pub(super) install: BTreeSet<String>,
     pub(super) remove: BTreeSet<String>,
     pub(super) desired_files: BTreeMap<String, DesiredFile>,
-    pub(super) deletions: BTreeMap<String, (String, Vec<Step>)>,
+    pub(super) deletions: BTreeMap<String, (String, Vec<ConvergeStep>)>,
     /// Files that contain a corrected setting.
     pub(super) required: BTreeSet<String>,
     /// Files that stay as they are, and stay managed.
@@ -75,12 +75,12 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Tells whether a field is ignored.
+    /// Returns whether a field is ignored.
     pub(super) fn ignores(&self, resource: &str, field: &str) -> bool {
         self.policy.ignores(&id_of(resource, field))
     }
 
-    /// Compares a field, and tells whether it differs and is corrected.
+    /// Compares a field, and returns whether it differs and is corrected.
     pub(super) fn compare(
         &mut self,
         resource: &str,
@@ -206,7 +206,7 @@ impl<'a> DecisionBuilder<'a> {
         self.kept_files.insert(path.to_owned());
     }
 
-    /// Tells whether a user does not exist and is not created.
+    /// Returns whether a user does not exist and is not created.
     pub(super) fn skips_user(&self, user: &str) -> bool {
         let id = format!("user:{user}/account");
         let handling = || match self.last.fields.get(&id) {
@@ -235,7 +235,7 @@ impl<'a> DecisionBuilder<'a> {
         path: &str,
         content: String,
         (mode, owner, group): (u32, &str, &str),
-        follow_up: Vec<Step>,
+        follow_up: Vec<ConvergeStep>,
     ) {
         let file = DesiredFile {
             resource: resource.to_owned(),
@@ -263,7 +263,7 @@ impl<'a> DecisionBuilder<'a> {
         resource: &str,
         path: &str,
         content: String,
-        follow_up: Vec<Step>,
+        follow_up: Vec<ConvergeStep>,
     ) {
         if let Some(file) = self.desired_files.get_mut(path) {
             file.content = content;
@@ -290,7 +290,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     /// Deletes a file.
-    pub(super) fn delete_file(&mut self, resource: &str, path: &str, follow_up: Vec<Step>) {
+    pub(super) fn delete_file(&mut self, resource: &str, path: &str, follow_up: Vec<ConvergeStep>) {
         self.desired_files.remove(path);
         self.deletions
             .insert(path.to_owned(), (resource.to_owned(), follow_up));

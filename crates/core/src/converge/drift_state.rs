@@ -1,12 +1,13 @@
 //! Drift of a node that corrects itself: what differs, what was corrected, and which fields wait
 //! before they are tried again.
 //!
-//! Limits use the machine's uptime, which nobody can set; wall-clock times are only displayed. A
+//! Limits use the machine's uptime, which cannot be set; wall-clock times are only displayed. A
 //! field that controls access is never held because it changes often.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::{Change, ChangeCause, Danger, Handling};
@@ -43,7 +44,7 @@ pub struct ClockReading {
 }
 
 /// The drift of a node, stored on it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DriftState {
     /// Time of the last check.
@@ -70,7 +71,7 @@ pub struct DriftState {
 }
 
 /// A field that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenDrift {
     /// When it was first seen.
     #[serde(rename = "seen")]
@@ -93,7 +94,7 @@ pub struct OpenDrift {
 }
 
 /// A corrected difference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CorrectedDrift {
     /// Resource and field.
     pub id: String,
@@ -110,7 +111,7 @@ pub struct CorrectedDrift {
 }
 
 /// Recent corrections and failures of a field, and how long it is held.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FieldBackoff {
     /// Corrections within `FLAP_WINDOW`, by uptime in milliseconds.

@@ -163,7 +163,7 @@ fn is_include(word: &str) -> bool {
     word.is_some_and(|word| word == "include" || word == "includedir")
 }
 
-/// Tells whether an include is the default one of Debian.
+/// Returns whether an include is the default one of Debian.
 fn is_default_includedir(word: &str, path: &str) -> bool {
     word.ends_with("includedir") && path.trim_matches('"').trim_end_matches('/') == "/etc/sudoers.d"
 }
@@ -281,7 +281,7 @@ pub(super) fn without_rules(text: &str, unwanted: impl Fn(&str, bool) -> bool) -
     changed.then(|| lines.iter().map(|line| format!("{line}\n")).collect())
 }
 
-/// Tells whether a text has only comments and empty lines.
+/// Returns whether a text has only comments and empty lines.
 pub(super) fn is_blank(text: &str) -> bool {
     text.lines().map(str::trim).all(|line| {
         line.is_empty()
@@ -426,7 +426,7 @@ pub(super) fn key_body(line: &str) -> Option<String> {
     (!body.is_empty()).then(|| format!("{kind} {body}"))
 }
 
-/// Tells whether a key has options, such as a forced command or `cert-authority`.
+/// Returns whether a key has options, such as a forced command or `cert-authority`.
 pub(super) fn has_options(line: &str) -> bool {
     !is_key_type(line.trim_start_matches([' ', '\t']))
 }

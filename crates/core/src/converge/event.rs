@@ -1,6 +1,10 @@
 //! Events of a node that converges, one JSON object per line. They are numbered, so that a driver
 //! that lost its connection can continue where it was.
+//!
+//! They are stored and printed in the same form. `R` is the type of the result at their end, which
+//! `homestak_api::v1::AgentEvent` names and this crate does not know.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -8,19 +12,19 @@ use super::change::Change;
 use crate::foreign::ForeignText;
 
 /// An event with its number.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NumberedEvent {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NumberedEvent<R = Value> {
     /// Starts at 1.
     pub n: u64,
     /// The event.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: Event<R>,
 }
 
 /// Something that happened while a node converges.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum Event<R = Value> {
     /// The connection still works. Not part of the job; its number is 0.
     #[serde(rename = "alive")]
     Heartbeat,
@@ -51,6 +55,6 @@ pub enum Event {
         /// Whether the node matches its spec.
         success: bool,
         /// The output of `config apply --json-output`: counts and times, or `error` and `message`.
-        result: Value,
+        result: R,
     },
 }

@@ -1,4 +1,5 @@
-//! Which facts of a node are needed for a decision. Home directories are found while gathering.
+//! Which facts of a node are gathered for a decision: those of the desired and of the managed
+//! resources. Home directories are found while gathering.
 
 use std::collections::BTreeSet;
 

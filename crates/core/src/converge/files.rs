@@ -6,7 +6,8 @@ use sha2::{Digest as _, Sha256};
 use super::change::{ChangeCause, Danger, Handling};
 use super::decision_builder::{DecisionBuilder, DesiredFile, Difference, id_of};
 use super::facts::{Facts, FileFact};
-use super::step::Step;
+use super::step::ConvergeStep;
+use crate::hex;
 
 impl DecisionBuilder<'_> {
     /// Compares all desired files with the node. Files of an earlier spec that are no longer
@@ -57,7 +58,7 @@ impl DecisionBuilder<'_> {
         true
     }
 
-    fn plan_deletion(&mut self, path: String, resource: &str, follow_up: Vec<Step>) {
+    fn plan_deletion(&mut self, path: String, resource: &str, follow_up: Vec<ConvergeStep>) {
         let ours = self.last.managed.files.contains(&path);
         let field = if is_own(resource, &path) {
             "state"
@@ -79,7 +80,7 @@ impl DecisionBuilder<'_> {
         };
         let handling = self.handling(&path, &id, cause);
         if self.push_change(&difference, cause, handling) == Handling::Enforce {
-            self.steps.insert(Step::Delete { path });
+            self.steps.insert(ConvergeStep::Delete { path });
             self.steps.extend(follow_up);
         } else if ours {
             self.managed.files.insert(path);
@@ -121,7 +122,7 @@ impl DecisionBuilder<'_> {
             }
         }
         if differs {
-            self.steps.insert(Step::Write {
+            self.steps.insert(ConvergeStep::Write {
                 path: path.to_owned(),
                 content: file.content,
                 mode: file.mode,
@@ -216,7 +217,7 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// Tells whether a managed file differs and is not corrected.
+    /// Returns whether a managed file differs and is not corrected.
     pub(super) fn keeps_difference(&self, resource: &str, path: &str, content: &str) -> bool {
         let found = self.facts.files.get(path).and_then(FileFact::text);
         let id = id_of(resource, &field(resource, path, "content"));
@@ -312,15 +313,15 @@ fn field(resource: &str, path: &str, part: &str) -> String {
 }
 
 /// Returns the steps that follow every change of a file.
-fn follow_up_steps(path: &str, facts: &Facts) -> Vec<Step> {
+fn follow_up_steps(path: &str, facts: &Facts) -> Vec<ConvergeStep> {
     if path.starts_with("/etc/ssh/sshd_config") {
         let unit = "ssh.service".to_owned();
-        vec![Step::Reload { unit }]
+        vec![ConvergeStep::Reload { unit }]
     } else if path.starts_with("/etc/systemd/network/") {
         let interface = facts.network.interface.clone();
-        vec![Step::Network { interface }]
+        vec![ConvergeStep::Network { interface }]
     } else if path.starts_with("/etc/systemd/system/") {
-        vec![Step::DaemonReload]
+        vec![ConvergeStep::DaemonReload]
     } else {
         Vec::new()
     }
@@ -339,7 +340,5 @@ fn hidden(desired: u32, found: Option<&FileFact>) -> Option<String> {
 }
 
 fn digest(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", hex::encode(&Sha256::digest(text.as_bytes())))
 }

@@ -8,7 +8,7 @@ use super::change::{Danger, Handling};
 use super::decision_builder::DecisionBuilder;
 use super::edit;
 use super::facts::FileFact;
-use super::step::Step;
+use super::step::ConvergeStep;
 
 /// How many foreign keys of a file are reported one by one; further ones are counted.
 const MAX_REPORTED: usize = 64;
@@ -148,7 +148,7 @@ impl DesiredKeys<'_> {
         builder.report(self.id, &key_field(body), "absent", &found, danger, usual)
     }
 
-    /// Tells whether a line is a key of the spec without options.
+    /// Returns whether a line is a key of the spec without options.
     fn has(&self, body: &str, line: &str) -> bool {
         self.ours.contains_key(body) && !edit::has_options(line)
     }
@@ -326,7 +326,7 @@ fn own_directory(id: &str, path: &str, user: &str, group: &str, builder: &mut De
     };
     let expected = format!("0700 {user}:{group}");
     if builder.compare(id, path, &expected, &found, Some(Danger::Users)) {
-        builder.steps.insert(Step::Directory {
+        builder.steps.insert(ConvergeStep::Directory {
             path: path.to_owned(),
             mode: 0o700,
             owner: user.to_owned(),

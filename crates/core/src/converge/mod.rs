@@ -45,7 +45,7 @@ pub use render::render;
 pub use resource::{Resource, SudoRule};
 pub use sshd::{SSHD, SSHD_D, SSHD_OWN};
 pub use state::{Managed, State};
-pub use step::Step;
+pub use step::ConvergeStep;
 pub use undo_plan::{ACCOUNTS, UndoPlan};
 
 /// The directory of homestak on nodes.

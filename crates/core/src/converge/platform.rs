@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::change::Danger;
 use super::decision_builder::DecisionBuilder;
 use super::facts::UnitFact;
 use super::resource::Resource;
-use super::step::Step;
+use super::step::ConvergeStep;
 
 /// The unit of fail2ban.
 pub(super) const FAIL2BAN: &str = "fail2ban.service";
@@ -69,7 +70,7 @@ fn is_enabled(state: &str) -> bool {
     )
 }
 
-/// Enables and starts a unit, and tells whether anything is corrected.
+/// Enables and starts a unit, and returns whether anything is corrected.
 fn enable(
     id: &str,
     unit: &str,
@@ -80,19 +81,22 @@ fn enable(
     let active = found.map_or("absent", |unit| unit.active_state.as_str());
     let runs = matches!(active, "active" | "reloading");
     let name = unit.to_owned();
+    let danger = Danger::of_unit(unit);
     let enabled = if is_enabled(file) { "enabled" } else { file };
-    let enables = builder.compare(id, "enabled", "enabled", enabled, None);
+    let enables = builder.compare(id, "enabled", "enabled", enabled, danger);
     if enables {
         let masked = file.starts_with("masked");
-        builder.steps.insert(Step::Enable {
+        builder.steps.insert(ConvergeStep::Enable {
             unit: name.clone(),
             masked,
         });
     }
     let active = if runs { "active" } else { active };
-    let starts = builder.compare(id, "active", "active", active, None);
+    let starts = builder.compare(id, "active", "active", active, danger);
     if starts {
-        builder.steps.insert(Step::Start { unit: name.clone() });
+        builder
+            .steps
+            .insert(ConvergeStep::Start { unit: name.clone() });
     }
     if enables || starts || builder.last.managed.services.contains(unit) {
         builder.managed.services.insert(name);
@@ -123,8 +127,11 @@ fn disable(id: &str, unit: &str, builder: &mut DecisionBuilder<'_>) {
             "enabled" | "enabled-runtime" | "linked"
         );
         let state = if enabled { "enabled" } else { "disabled" };
-        if builder.compare(id, &field("enabled"), "disabled", state, None) {
-            builder.steps.insert(Step::Disable { unit: unit.clone() });
+        let danger = Danger::of_unit(&unit);
+        if builder.compare(id, &field("enabled"), "disabled", state, danger) {
+            builder
+                .steps
+                .insert(ConvergeStep::Disable { unit: unit.clone() });
         }
         let runs = !matches!(fact.active_state.as_str(), "inactive" | "failed");
         let state = if runs {
@@ -132,8 +139,10 @@ fn disable(id: &str, unit: &str, builder: &mut DecisionBuilder<'_>) {
         } else {
             "inactive"
         };
-        if builder.compare(id, &field("active"), "inactive", state, None) {
-            builder.steps.insert(Step::Stop { unit: unit.clone() });
+        if builder.compare(id, &field("active"), "inactive", state, danger) {
+            builder
+                .steps
+                .insert(ConvergeStep::Stop { unit: unit.clone() });
         }
     }
 }
@@ -155,7 +164,13 @@ pub(super) fn fail2ban(id: &str, enabled: bool, port: i64, builder: &mut Decisio
     let content = format!(
         "# Written by homestak.\n[sshd]\nenabled = true\nport = {port}\nbackend = systemd\nmaxretry = 5\nbantime = 3600\n"
     );
-    builder.put_file(id, JAIL, content, ROOT_FILE, vec![Step::Restart { unit }]);
+    builder.put_file(
+        id,
+        JAIL,
+        content,
+        ROOT_FILE,
+        vec![ConvergeStep::Restart { unit }],
+    );
 }
 
 pub(super) fn file(id: &str, resource: &Resource, builder: &mut DecisionBuilder<'_>) {
@@ -171,7 +186,7 @@ pub(super) fn file(id: &str, resource: &Resource, builder: &mut DecisionBuilder<
         return;
     };
     let units = restart.iter().cloned();
-    let then = units.map(|unit| Step::Restart { unit }).collect();
+    let then = units.map(|unit| ConvergeStep::Restart { unit }).collect();
     builder.put_file(id, path, content.clone(), (*mode, owner, group), then);
 }
 
@@ -206,7 +221,7 @@ pub(super) fn sysctl(
                 ));
             }
             let (key, value) = (key.clone(), value.clone());
-            builder.steps.insert(Step::Sysctl { key, value });
+            builder.steps.insert(ConvergeStep::Sysctl { key, value });
         }
     }
     let lines = settings

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::{Change, ChangeCause, Handling};
@@ -12,7 +13,7 @@ use crate::doc::node_config::DriftPolicy;
 use crate::doc::node_spec::NodeSpec;
 
 /// What is done about differences. A rule for a field overrides `drift`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Policy {
     /// What is done about changes on the node that no pattern matches.
@@ -143,7 +144,7 @@ impl Policy {
             .map(|(_, handling)| *handling)
     }
 
-    /// Tells whether a field is ignored.
+    /// Returns whether a field is ignored.
     pub fn ignores(&self, id: &str) -> bool {
         let frozen = |resource: &String| {
             let rest = id.strip_prefix(resource.as_str());
@@ -183,7 +184,7 @@ impl Policy {
     }
 }
 
-/// Tells whether a text matches a pattern, where `*` matches any number of characters.
+/// Returns whether a text matches a pattern, where `*` matches any number of characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == text;

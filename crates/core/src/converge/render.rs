@@ -37,7 +37,7 @@ fn marks(change: &Change) -> Vec<&'static str> {
     let mut marks = Vec::new();
     match change.cause {
         ChangeCause::FirstRun => {}
-        ChangeCause::Spec => marks.push("new in the spec"),
+        ChangeCause::Spec => marks.push("changed in the spec"),
         ChangeCause::Node => marks.push("changed on the node"),
     }
     match change.danger {
@@ -72,5 +72,26 @@ fn lines(out: &mut String, found: &str, expected: &str) {
     }
     for line in &new[start..new.len() - end] {
         *out += &format!("    + {line}\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_is_marked_as_a_change_of_the_spec() {
+        let removal = Change {
+            id: "package:htop.state".to_owned(),
+            resource: "package:htop".to_owned(),
+            field: "state".to_owned(),
+            expected: "absent".into(),
+            found: "installed".into(),
+            cause: ChangeCause::Spec,
+            danger: None,
+            handling: Handling::Enforce,
+        };
+        let text = render(&[removal]);
+        assert!(text.contains("state (changed in the spec)"), "{text}");
     }
 }

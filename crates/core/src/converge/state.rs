@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::step::Step;
+use super::step::ConvergeStep;
 
 /// The stored state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,13 +17,13 @@ pub struct State {
     /// What exists because of a spec, and is removed when no spec lists it.
     pub managed: Managed,
     /// Follow-up steps that had not run when the last run ended.
-    pub pending: BTreeSet<Step>,
+    pub pending: BTreeSet<ConvergeStep>,
     /// Whether packages were being installed when the last run ended.
     pub in_packages: bool,
 }
 
 /// What exists because of a spec.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Managed {
     /// Packages that were not installed before.

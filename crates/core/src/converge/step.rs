@@ -9,7 +9,7 @@ use crate::foreign::ForeignText;
 /// exist; files are written together; services follow their files; what removes access comes last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
-pub enum Step {
+pub enum ConvergeStep {
     /// Installs and removes packages in one transaction.
     Packages {
         /// Names, some with `=version`.
@@ -136,8 +136,8 @@ pub enum Step {
     },
 }
 
-impl Step {
-    /// Tells whether it follows the write of a file. If the write succeeded and this step did not
+impl ConvergeStep {
+    /// Returns whether it follows the write of a file. If the write succeeded and this step did not
     /// run, nothing on the node shows that it is missing.
     pub fn follows_files(&self) -> bool {
         match self {
@@ -201,19 +201,19 @@ impl Step {
 
 #[cfg(test)]
 mod tests {
-    use super::Step;
+    use super::ConvergeStep;
 
     #[test]
     fn the_stored_names_are_stable() {
         let text = String::new;
         let (name, shell) = (text(), text());
-        let enable = Step::EnableLogin { name, shell };
+        let enable = ConvergeStep::EnableLogin { name, shell };
         let (name, user, group) = (text(), text(), text());
         for (step, stored) in [
             (enable, "open_user"),
-            (Step::DisableLogin { name }, "close_user"),
-            (Step::RemoveFromGroup { user, group }, "leave_group"),
-            (Step::DaemonReload, "read_units"),
+            (ConvergeStep::DisableLogin { name }, "close_user"),
+            (ConvergeStep::RemoveFromGroup { user, group }, "leave_group"),
+            (ConvergeStep::DaemonReload, "read_units"),
         ] {
             assert_eq!(serde_json::to_value(step).unwrap()["step"], stored);
         }

@@ -5,7 +5,7 @@ use super::change::{Danger, Handling};
 use super::decision_builder::DecisionBuilder;
 use super::edit;
 use super::facts::{FileFact, NetworkManager};
-use super::step::Step;
+use super::step::ConvergeStep;
 
 /// The host name file.
 pub(super) const HOSTNAME: &str = "/etc/hostname";
@@ -30,7 +30,7 @@ pub(super) fn hostname(id: &str, name: &str, builder: &mut DecisionBuilder<'_>) 
     let found = builder.facts.hostname.clone();
     if builder.compare(id, "kernel", name, &found, None) {
         let name = name.to_owned();
-        builder.steps.insert(Step::Hostname { name });
+        builder.steps.insert(ConvergeStep::Hostname { name });
     }
     builder.put_file(id, HOSTNAME, format!("{name}\n"), ROOT_FILE, Vec::new());
 }
@@ -73,7 +73,7 @@ pub(super) fn timezone(id: &str, zone: &str, builder: &mut DecisionBuilder<'_>) 
     }
     if builder.compare(id, "zone", zone, &found, None) {
         let path = LOCALTIME.to_owned();
-        builder.steps.insert(Step::Link { path, target });
+        builder.steps.insert(ConvergeStep::Link { path, target });
     }
     // Newer releases have no such file.
     if builder.facts.files.contains_key(TIMEZONE) {
@@ -118,7 +118,7 @@ pub(super) fn network(id: &str, desired: &DesiredNetwork<'_>, builder: &mut Deci
     if differs {
         builder.require(NETWORK);
         let interface = interface.clone();
-        builder.steps.insert(Step::Network { interface });
+        builder.steps.insert(ConvergeStep::Network { interface });
     }
     let mut lines = format!(
         "# Written by homestak.\n[Match]\nName={interface}\n\n[Network]\nAddress={}\n",

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::decide::dedup_restarts;
 use super::facts::{Facts, NetworkFact};
 use super::state::State;
-use super::step::Step;
+use super::step::ConvergeStep;
 
 /// The databases of users and groups, and other files that `useradd` writes.
 pub const ACCOUNTS: &[&str] = &[
@@ -28,14 +28,14 @@ pub struct UndoPlan {
     /// Home directories that the steps create; they are deleted with their content.
     pub homes: BTreeSet<String>,
     /// Steps that run once all paths are restored.
-    pub steps: BTreeSet<Step>,
+    pub steps: BTreeSet<ConvergeStep>,
     /// The network before the steps, if they change it.
     pub network: Option<NetworkFact>,
 }
 
 impl UndoPlan {
     /// Plans how to undo steps, given the facts before them.
-    pub fn new(steps: &[Step], facts: &Facts) -> Self {
+    pub fn new(steps: &[ConvergeStep], facts: &Facts) -> Self {
         let mut plan = Self::default();
         for step in steps {
             plan.add(step, facts);
@@ -53,63 +53,67 @@ impl UndoPlan {
         state
     }
 
-    fn add(&mut self, step: &Step, facts: &Facts) {
+    fn add(&mut self, step: &ConvergeStep, facts: &Facts) {
         let unit_of = |unit: &String| facts.units.get(unit).cloned().unwrap_or_default();
         match step {
-            Step::Packages { .. } => {}
-            Step::CreateUser { name, .. } => {
+            ConvergeStep::Packages { .. } => {}
+            ConvergeStep::CreateUser { name, .. } => {
                 self.accounts();
                 let home = format!("/home/{name}"); // tidy: where `useradd` of every Debian puts it
                 self.paths.insert(home.clone());
                 self.homes.insert(home);
             }
-            Step::EnableLogin { .. } | Step::RemoveFromGroup { .. } | Step::DisableLogin { .. } => {
+            ConvergeStep::EnableLogin { .. }
+            | ConvergeStep::RemoveFromGroup { .. }
+            | ConvergeStep::DisableLogin { .. } => {
                 self.accounts();
             }
-            Step::Directory { path, .. }
-            | Step::Write { path, .. }
-            | Step::Link { path, .. }
-            | Step::Delete { path } => {
+            ConvergeStep::Directory { path, .. }
+            | ConvergeStep::Write { path, .. }
+            | ConvergeStep::Link { path, .. }
+            | ConvergeStep::Delete { path } => {
                 self.paths.insert(path.clone());
             }
-            Step::Hostname { .. } => {
+            ConvergeStep::Hostname { .. } => {
                 let name = facts.hostname.clone();
-                self.steps.insert(Step::Hostname { name });
+                self.steps.insert(ConvergeStep::Hostname { name });
             }
-            Step::Sysctl { key, .. } => {
+            ConvergeStep::Sysctl { key, .. } => {
                 if let Some(value) = facts.sysctl.get(key) {
                     let (key, value) = (key.clone(), value.clone());
-                    self.steps.insert(Step::Sysctl { key, value });
+                    self.steps.insert(ConvergeStep::Sysctl { key, value });
                 }
             }
-            Step::Network { .. } => {
+            ConvergeStep::Network { .. } => {
                 self.network = Some(facts.network.clone());
                 self.steps.insert(step.clone());
             }
-            Step::DaemonReload | Step::Reload { .. } | Step::Restart { .. } => {
+            ConvergeStep::DaemonReload
+            | ConvergeStep::Reload { .. }
+            | ConvergeStep::Restart { .. } => {
                 self.steps.insert(step.clone());
             }
-            Step::Stop { unit } => {
+            ConvergeStep::Stop { unit } => {
                 let unit = unit.clone();
-                self.steps.insert(Step::Start { unit });
+                self.steps.insert(ConvergeStep::Start { unit });
             }
-            Step::Start { unit } => {
+            ConvergeStep::Start { unit } => {
                 let unit = unit.clone();
-                self.steps.insert(Step::Stop { unit });
+                self.steps.insert(ConvergeStep::Stop { unit });
             }
-            Step::Disable { unit } => {
+            ConvergeStep::Disable { unit } => {
                 let (unit, masked) = (unit.clone(), false);
-                self.steps.insert(Step::Enable { unit, masked });
+                self.steps.insert(ConvergeStep::Enable { unit, masked });
             }
             // A masked unit is a link to `/dev/null`.
-            Step::Enable { unit, masked: true } => {
+            ConvergeStep::Enable { unit, masked: true } => {
                 self.paths.insert(format!("/etc/systemd/system/{unit}"));
-                self.steps.insert(Step::DaemonReload);
+                self.steps.insert(ConvergeStep::DaemonReload);
             }
-            Step::Enable { unit, .. } => {
+            ConvergeStep::Enable { unit, .. } => {
                 if unit_of(unit).file_state == "disabled" {
                     let unit = unit.clone();
-                    self.steps.insert(Step::Disable { unit });
+                    self.steps.insert(ConvergeStep::Disable { unit });
                 }
             }
         }

@@ -42,12 +42,12 @@ impl Cidr {
         masked(self.ip, self.prefix, true)
     }
 
-    /// Tells whether `ip` is in this network.
+    /// Returns whether `ip` is in this network.
     pub fn contains(self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.ip.is_ipv4() && masked(ip, self.prefix, false) == self.network().ip
     }
 
-    /// Tells whether `ip` is the network or broadcast address.
+    /// Returns whether `ip` is the network or broadcast address.
     pub fn is_reserved(self, ip: IpAddr) -> bool {
         let point_to_point = u32::from(self.prefix) + 1 >= width(self.ip);
         !point_to_point && (ip == self.network().ip || (ip.is_ipv4() && ip == self.last()))

@@ -82,6 +82,8 @@ codes! {
         "The key belongs to another type of node: `template` and `unprivileged` to `ct`, `hardware` and `access.api` to `pve`, `image` to all but `ct`."
     Repeated "SK0213" "listed twice"
         "The list has the same item twice."
+    IneffectiveKey "SK0214" "key without effect"
+        "The key has no effect beside the other keys, for example the field of another trigger, or `interval` where no node with the spec fetches specs or has `trigger: schedule`. Remove it."
 
     // References between documents.
     NoSuchSpec "SK0301" "no such spec"
@@ -114,6 +116,8 @@ codes! {
         "A node needs an image (`vm`, `pve`, `k3s`) or a template (`ct`), set on the node or in the defaults of `site.yaml`."
     MissingPreset "SK0315" "no preset"
         "A node needs a `preset`, set on the node or in the defaults of `site.yaml`."
+    NoSuchWebhook "SK0316" "no such webhook"
+        "A spec names a webhook whose secret is not under `auth.webhooks` in `secrets.yaml`."
 
     // The graph.
     DuplicateNode "SK0401" "node defined twice"
@@ -134,6 +138,8 @@ codes! {
         "A link connects two different regions, and each pair is linked once."
     BadHost "SK0409" "invalid host"
         "A child runs where its parent runs, so it cannot name a host of its own."
+    TriggerMode "SK0410" "trigger needs the mode pull"
+        "With the triggers `webhook` and `git`, the server queues a job that makes the node fetch its spec. Only nodes with the mode `pull` take jobs from the server."
 
     // Numbers and addresses.
     DuplicateVmid "SK0501" "vmid used twice"
@@ -150,14 +156,16 @@ codes! {
         "`secrets.yaml` is tracked by git and not encrypted. Remove it from the index and commit the encrypted form; secrets that were pushed must be replaced."
     OpenPermissions "SK0602" "secrets readable by others"
         "The secrets file can be read by other users. Set its mode to 0600."
-    Sealed "SK0603" "secrets cannot be opened"
-        "The encrypted secrets could not be opened: no key fits, or the file was changed after it was encrypted."
+    Sealed "SK0603" "secrets cannot be decrypted"
+        "The encrypted secrets could not be decrypted: no key fits, or the file was changed after it was encrypted."
     SigningKey "SK0604" "signing key malformed"
         "`auth.signing_key` is 64 hexadecimal digits (32 bytes)."
-    NotSealed "SK0605" "sealed file is plain text"
+    NotSealed "SK0605" "encrypted file is plain text"
         "Files whose names end in `.enc` are committed as encrypted, and this one is plain text. Encrypt it with `homestak secrets encrypt --in-place FILE`; secrets that were pushed must be replaced."
-    SecretsDiffer "SK0606" "plain and sealed secrets differ"
+    SecretsDiffer "SK0606" "plain and encrypted secrets differ"
         "`secrets.yaml` and `secrets.yaml.enc` both exist and differ, or cannot be compared because one of them cannot be decrypted. Using either could bring back a secret that was removed from the other, so neither is used. Delete the plain file, or encrypt it again and then delete it."
+    WebhookSecret "SK0607" "secret of a webhook unusable"
+        "Whoever knows the secret of a webhook can start runs, so it must not be guessable: at least 16 characters, or `whsec_` and 24 bytes or more in Base64."
 
     // Safety.
     SudoNeedsPassword "SK0701" "sudo needs a password the user does not have"
@@ -177,13 +185,13 @@ codes! {
     PveIsPushed "SK0905" "pve nodes are configured by push"
         "Nodes of type `pve` are configured by push, whatever their mode."
     Shadowed "SK0906" "document shadowed"
-        "The same document exists twice: in the flat layout and under `v2/`, where the flat one is used, or as plain and as sealed secrets with the same content, where the sealed ones are used."
+        "The same document exists twice, and one of them is not used: the one under `v2/`, the one that ends in `.yml`, or plain secrets with the same content as the encrypted ones."
     RetiredDirectory "SK0907" "retired directory"
         "The directory belongs to an older layout and is ignored."
     HostnameUnused "SK0908" "host name of the spec not used"
         "A node's host name is its name in the manifest, so that one spec can serve many nodes."
     NoKeys "SK0909" "no SSH keys"
-        "The site has no SSH keys, so nobody can log in to its nodes with a key."
+        "The site has no SSH keys, so only homestak itself can log in to its nodes, with its own key."
     UnknownFile "SK0910" "file ignored"
         "The file is in a directory of documents, but its name does not end in `.yaml` or `.yml`."
     BuiltInDefault "SK0912" "built-in default used"

@@ -102,27 +102,30 @@ macro_rules! document {
 macro_rules! choice {
     (
         $(#[doc = $doc:literal])+
-        $name:ident { $($(#[doc = $variant_doc:literal])+ $variant:ident = $word:literal,)+ }
+        $name:ident { $($(#[doc = $variant_doc:literal])+ $variant:ident = $text:literal,)+ }
     ) => {
         $(#[doc = $doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        pub enum $name { $($(#[doc = $variant_doc])+ #[serde(rename = $word)] $variant,)+ }
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+            schemars::JsonSchema,
+        )]
+        pub enum $name { $($(#[doc = $variant_doc])+ #[serde(rename = $text)] $variant,)+ }
 
         impl $name {
             /// Every choice, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
             /// The strings of all choices.
-            pub const WORDS: &'static [&'static str] = &[$($word,)+];
+            pub const NAMES: &'static [&'static str] = &[$($text,)+];
 
             /// Returns the string used in documents.
-            pub fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
             }
 
             /// Returns the choice of a string.
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word {
-                    $($word => Some(Self::$variant),)+
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($text => Some(Self::$variant),)+
                     _ => None,
                 }
             }
@@ -130,7 +133,7 @@ macro_rules! choice {
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.word())
+                f.write_str(self.name())
             }
         }
 
@@ -139,21 +142,21 @@ macro_rules! choice {
                 // An unquoted `yes` may be a choice without its quotes; `true` is never one.
                 let bare = value.scalar().filter(|scalar| {
                     matches!(scalar.meaning(), $crate::doc::tree::Meaning::Bool(_) | $crate::doc::tree::Meaning::Ambiguous)
-                        && !Self::WORDS.contains(&scalar.text.as_str())
+                        && !Self::NAMES.contains(&scalar.text.as_str())
                 });
-                let word = match bare {
+                let name = match bare {
                     Some(scalar) => &scalar.text,
                     None => cx.text(value)?,
                 };
-                let choice = Self::from_word(word);
+                let choice = Self::from_name(name);
                 if choice.is_none() {
-                    $crate::doc::scalar::unknown_choice(word, Self::WORDS, value.span, cx);
+                    $crate::doc::scalar::unknown_choice(name, Self::NAMES, value.span, cx);
                 }
                 choice
             }
 
             fn schema(_: &mut $crate::doc::schema::Definitions) -> serde_json::Value {
-                serde_json::json!({ "type": "string", "enum": Self::WORDS })
+                serde_json::json!({ "type": "string", "enum": Self::NAMES })
             }
         }
     };

@@ -127,7 +127,7 @@ impl Diagnostics {
         others
     }
 
-    /// Tells whether further diagnostics are only counted.
+    /// Returns whether further diagnostics are only counted.
     pub fn is_full(&self) -> bool {
         self.kept.len() >= MAX_KEPT
     }

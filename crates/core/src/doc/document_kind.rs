@@ -42,7 +42,7 @@ impl DocumentKind {
     ];
 
     /// Returns the name of the kind, in the singular.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Site => "site",
             Self::Secrets => "secrets",
@@ -89,10 +89,10 @@ impl DocumentKind {
             Self::Host => host::Host::schema(&mut definitions),
             Self::Node => pve_node::PveNode::schema(&mut definitions),
         };
-        let id = format!("{}.v{}", self.word(), self.version());
+        let id = format!("{}.v{}", self.name(), self.version());
         definitions.document(
             &id,
-            &format!("homestak {}, version {}", self.word(), self.version()),
+            &format!("homestak {}, version {}", self.name(), self.version()),
             root,
         )
     }

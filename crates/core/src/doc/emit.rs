@@ -95,7 +95,7 @@ fn scalar_into(out: &mut String, scalar: &Scalar) {
     }
 }
 
-/// Tells whether text is a string without quotes, also for YAML 1.1 parsers.
+/// Returns whether text is a string without quotes, also for YAML 1.1 parsers.
 fn plain_is_safe(text: &str) -> bool {
     let plain = Scalar {
         text: text.to_owned(),

@@ -36,7 +36,7 @@ document! {
         host: String,
         /// DNS domain.
         domain: Domain,
-        /// Address for SSH; defaults to that of `vmbr0`.
+        /// Address for SSH.
         ip: IpAddr,
         /// Network configuration.
         network: HostNetwork,

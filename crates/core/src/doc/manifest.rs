@@ -113,8 +113,19 @@ document! {
         on_error default "stop": OnError,
         /// Maximum number of nodes that are processed at the same time.
         parallelism default "4": Int<1, 64>,
-        /// First vmid; nodes without a `vmid` get this plus their rank by name.
+        /// First vmid; a node without a `vmid` gets this plus its position in alphabetical order, from 0.
         vmid_base: Vmid,
+        /// How the nodes are updated.
+        updates: UpdateSettings,
+    }
+}
+
+document! {
+    /// How the nodes of a manifest are updated.
+    #[derive(Debug, PartialEq)]
+    UpdateSettings as "settings.updates" {
+        /// Maximum number of nodes that are updated at the same time; the next ones follow when these are healthy.
+        at_once default "1": Int<1, 1000>,
     }
 }
 

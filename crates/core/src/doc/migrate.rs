@@ -101,7 +101,7 @@ fn settings(tree: &Value, document: &mut Vec<Entry>) {
                 || entry
                     .value
                     .as_text()
-                    .is_some_and(|word| OnError::from_word(word).is_some())
+                    .is_some_and(|name| OnError::from_name(name).is_some())
         })
         .cloned()
         .collect();

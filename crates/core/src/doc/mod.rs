@@ -11,6 +11,7 @@ pub mod diagnostic;
 pub mod document_kind;
 pub mod edit;
 pub mod emit;
+pub mod git;
 pub mod host;
 pub mod image;
 pub mod manifest;
@@ -30,6 +31,7 @@ pub mod source;
 pub mod spec;
 pub mod timeouts;
 pub mod tree;
+pub mod window;
 pub mod yaml;
 
 pub use code::Code;

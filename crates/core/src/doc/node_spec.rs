@@ -102,7 +102,7 @@ document! {
 /// Parses a spec. `None` if it has errors.
 pub fn read(path: &str, text: &str, sources: &mut Sources) -> (Option<NodeSpec>, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
-    // It may contain content of private files.
+    // A spec may contain the content of private files.
     let source = Source::secret(path, text);
     let file = sources.add(source.clone());
     let spec = yaml::parse(file, &source, &mut diagnostics)

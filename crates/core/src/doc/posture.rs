@@ -5,13 +5,13 @@ use super::decode::Spanned;
 use super::scalar::{Package, Port, Version};
 
 choice! {
-    /// How a node authenticated before provisioning tokens existed.
+    /// How a node may prove itself to the server at its first contact, beside its provisioning token.
     AuthMethod {
-        /// By its network.
+        /// By an address in one of the site's `trusted_networks`.
         Network = "network",
-        /// By the token of the site.
+        /// By the token of the site, `auth.site_token` in the secrets.
         SiteToken = "site_token",
-        /// By its own token.
+        /// By a token of its own, `auth.node_tokens` in the secrets.
         NodeToken = "node_token",
     }
 }
@@ -46,7 +46,7 @@ document! {
         schema_version: Version<1>,
         /// One-line description.
         description: String,
-        /// Authentication of the node; superseded by provisioning tokens.
+        /// First contact of a node with the server.
         auth: Auth,
         /// The SSH server.
         ssh: Ssh,
@@ -60,11 +60,14 @@ document! {
 }
 
 document! {
-    /// Authentication of the node.
+    /// First contact of a node with the server.
     #[derive(Debug, PartialEq)]
     Auth as "auth" {
-        /// The method.
+        /// How the node may authenticate itself, in addition to its provisioning token.
         method default "network": AuthMethod,
+        /// Whether a provisioning token is valid for one request only, instead of until the node
+        /// has enrolled.
+        single_use default "false": bool,
     }
 }
 
@@ -85,7 +88,7 @@ document! {
     /// sudo.
     #[derive(Debug, PartialEq)]
     Sudo as "sudo" {
-        /// Whether sudo needs no password.
+        /// Whether sudo works without a password.
         nopasswd default "false": bool,
     }
 }

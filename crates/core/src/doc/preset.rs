@@ -21,7 +21,7 @@ document! {
         disk = required: Int<1, 131072>,
         /// Bridge of the host; overrides those of the network and the site.
         bridge: Bridge,
-        /// Address; a static one only suits a preset that is used once.
+        /// Address; use a static one only if a single node uses the preset.
         ip: Address,
         /// Packages installed on first boot.
         packages: Vec<Spanned<Package>>,

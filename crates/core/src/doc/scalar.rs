@@ -304,6 +304,47 @@ text_type! {
 }
 
 text_type! {
+    /// The URL of a server: `https://ADDRESS:PORT`, without a path.
+    ServerAddress, Malformed, "^https://(\\[[0-9A-Fa-f:.]+\\]|[^\\s/:?#@\\[\\]]+)(:[0-9]+)?/?$", "the URL of a server",
+    |text| {
+        let rest = text.strip_prefix("https://");
+        let address = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        address.is_some_and(|address| !address.contains(['/', '?', '#', '@'])) && Url::new(text).is_some()
+    }
+}
+
+text_type! {
+    /// An absolute path, or `USER@HOST:PATH` for one on another machine.
+    PublishTarget, Malformed, "^([A-Za-z0-9_][A-Za-z0-9._-]*@([A-Za-z0-9][A-Za-z0-9._-]*|\\[[0-9A-Fa-f:.]+\\]):)?/[^\\s]+$", "a directory",
+    |text| {
+        let word = |text: &str| {
+            text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        };
+        let (place, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+        let is_path = path.len() > 1 && !path.contains(|c: char| c.is_whitespace() || c.is_control());
+        let Some(place) = place.strip_suffix(':') else {
+            return place.is_empty() && is_path;
+        };
+        let Some((user, host)) = place.split_once('@') else {
+            return false;
+        };
+        let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_host = match v6 {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => word(host) && !host.starts_with('_'),
+        };
+        is_path && word(user) && is_host
+    }
+}
+
+text_type! {
+    /// The absolute path of a git repository.
+    RepoPath, Malformed, "^/[^\\x00-\\x1f\\x7f]+$", "the path of a repository",
+    |text| text.starts_with('/') && text.len() > 1 && !text.contains(char::is_control)
+}
+
+text_type! {
     /// A checksum such as `sha256:` and 64 hexadecimal digits.
     Checksum, Malformed, "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$", "a checksum",
     |text| {
@@ -382,6 +423,15 @@ fn text_hint(kind: &str, text: &str) -> String {
                 .into()
         }
         "Url" => "write it in full, such as `https://192.0.2.10:8006`".into(),
+        "ServerAddress" => {
+            "write `https://ADDRESS:PORT`, such as `https://192.0.2.10:44443`: the server uses TLS, and \
+             its URL has no path"
+                .into()
+        }
+        "RepoPath" => "write an absolute path, such as `/srv/repos/tools`".into(),
+        "PublishTarget" => {
+            "write an absolute path, or `USER@HOST:PATH` for a directory on another machine".into()
+        }
         "Checksum" => "write `sha256:` and 64 hexadecimal digits, or `sha512:` and 128".into(),
         "Duration" => "write a number and a unit: `30s`, `15m`, `1h` or `7d`".into(),
         "Bridge" => "write an interface name of up to 15 characters, such as `vmbr0`".into(),

@@ -7,7 +7,8 @@ use super::address::Cidr;
 use super::declare::document;
 use super::decode::Spanned;
 use super::scalar::{
-    Bridge, Domain, Int, Name, Package, SiteId, TimeZone, Url, UserName, Versions,
+    Bridge, Domain, Int, Name, Package, PublishTarget, RepoPath, ServerAddress, SiteId, TimeZone,
+    UserName, Versions,
 };
 
 document! {
@@ -25,6 +26,12 @@ document! {
         defaults: Defaults,
         /// Networks of nodes, by name.
         networks: BTreeMap<String, Spanned<Network>>,
+        /// Networks whose nodes may fetch their spec at first contact without a token, where the
+        /// posture has `auth.method: network`. Loopback only when omitted.
+        trusted_networks: Vec<Spanned<Cidr>>,
+        /// Git repositories that `homestak server start --repos` serves, by name: absolute paths on
+        /// the machine of the driver.
+        repos: BTreeMap<String, Spanned<RepoPath>>,
     }
 }
 
@@ -40,7 +47,8 @@ document! {
         domain: Domain,
         /// Time zone of nodes.
         timezone: TimeZone,
-        /// User for SSH to hosts; defaults to the user who runs homestak.
+        /// User for SSH to hosts, in exports with `--compat legacy` only; defaults to the user who
+        /// runs homestak.
         host_user old "ssh_user": UserName,
         /// User that is created on every node at first boot.
         vm_user old "automation_user" default "\"homestak\"": UserName,
@@ -50,8 +58,12 @@ document! {
         bridge default "\"vmbr0\"": Bridge,
         /// Network of nodes; a name under `networks`.
         network: Name,
-        /// URL of the server; required for mode `pull`.
+        /// URL of the server, as nodes reach it. This machine's address towards each node, port
+        /// 44443, when omitted.
         server_url old "spec_server": ServerUrl,
+        /// Directory that a permanent server reads: an absolute path, or `USER@HOST:PATH` on
+        /// another machine, over SSH. `HOMESTAK_PUBLISH_TO` overrides it.
+        publish_to: PublishTarget,
         /// Release of images. No effect in this version.
         image_release old "packer_release" default "\"latest\"": String,
         /// Whether the subscription notice of hypervisors is removed.
@@ -88,16 +100,16 @@ document! {
 
 /// URL of the server; empty if there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerUrl(pub Option<Url>);
+pub struct ServerUrl(pub Option<ServerAddress>);
 
 impl super::Decode for ServerUrl {
     fn decode(value: &super::Value, cx: &mut super::Context<'_>) -> Option<Self> {
         if cx.text(value)?.is_empty() {
             return Some(Self(None));
         }
-        Url::decode(value, cx).map(|url| Self(Some(url)))
+        ServerAddress::decode(value, cx).map(|url| Self(Some(url)))
     }
     fn schema(definitions: &mut super::schema::Definitions) -> serde_json::Value {
-        serde_json::json!({ "anyOf": [Url::schema(definitions), { "const": "" }] })
+        serde_json::json!({ "anyOf": [ServerAddress::schema(definitions), { "const": "" }] })
     }
 }

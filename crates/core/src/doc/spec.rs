@@ -7,21 +7,23 @@ use super::address::Address;
 use super::code::Code;
 use super::declare::{choice, document};
 use super::decode::{Context, Decode, Spanned};
+use super::git::{GitBranch, GitUrl, Signer};
 use super::node_config::{ConvergeConfig, KernelValue, ManagedFile};
 use super::scalar::{
     Domain, Duration, Name, NodeName, Package, Port, TimeZone, Unit, UserName, Version,
 };
 use super::schema::Definitions;
 use super::tree::{Entry, Value};
+use super::window::Windows;
 
 choice! {
     /// What starts automatic runs.
     Trigger {
         /// Every `interval`.
         Schedule = "schedule",
-        /// A request to `path` on `port`.
+        /// A signed request to the server, for the name in `webhook`.
         Webhook = "webhook",
-        /// A change of `branch` in `repo`, checked every `poll_interval`.
+        /// A new commit on `branch` of `repo`, checked by the server every `poll_interval`.
         Git = "git",
         /// Only manual runs.
         Manual = "manual",
@@ -130,24 +132,44 @@ document! {
     }
 }
 
+choice! {
+    /// Which packages an update installs.
+    Updates {
+        /// None: updates are refused.
+        None = "none",
+        /// Those of security suites.
+        Security = "security",
+        /// All that have a newer version.
+        All = "all",
+    }
+}
+
 document! {
-    /// Automatic runs.
+    /// Automatic runs, and updates.
     #[derive(Debug, PartialEq)]
     Run as "run" {
-        /// What starts automatic runs.
+        /// What starts a run.
         trigger default "manual": Trigger,
-        /// Time between scheduled runs.
+        /// Time between checks for drift (`trigger: schedule`), and between requests for newer specs (mode `pull`).
         interval: Duration,
-        /// Time between checks of the repository.
-        poll_interval: Duration,
-        /// Port of the webhook.
+        /// Name of the webhook; an id under `auth.webhooks` in `secrets.yaml`.
+        webhook: Name,
+        /// Git repository: an `https://` or `ssh://` URL, or an absolute path on the server's machine.
+        repo: GitUrl,
+        /// Branch of the repository; the one that is its default if omitted.
+        branch: GitBranch,
+        /// Time between checks of the repository, at least `30s`.
+        poll_interval default "5m": Duration,
+        /// Who must have signed the newest commit: public SSH keys, or ids under `ssh_keys` in `secrets.yaml`. Without it, any commit starts a run.
+        signed_by: Vec<Spanned<Signer>>,
+        /// Which packages `node update` and update jobs install.
+        updates default "none": Updates,
+        /// When updates and restarts are allowed, in the time zone of the node: `[DAYS ]HH:MM-HH:MM`, or a list. At any time if omitted.
+        window: Windows,
+        /// Has no effect, and is refused: the server listens on a port of its own.
         port: Port,
-        /// Path of the webhook.
+        /// Has no effect, and is refused: the path of a webhook is `/v1/hooks/NAME`.
         path: String,
-        /// Git repository.
-        repo: String,
-        /// Branch.
-        branch: String,
     }
 }
 
@@ -165,7 +187,7 @@ pub struct Config {
     pub files: Option<Spanned<Vec<Spanned<ManagedFile>>>>,
     /// Kernel settings.
     pub sysctl: Option<Spanned<BTreeMap<String, Spanned<KernelValue>>>>,
-    /// How the machine converges.
+    /// Drift policy.
     pub converge: Option<Spanned<ConvergeConfig>>,
     /// Every valid key but `timezone` and `pve`, unchanged.
     pub more: Vec<(String, Value)>,
@@ -237,7 +259,7 @@ impl Decode for Config {
                 mapping.key(
                     "converge",
                     ConvergeConfig::schema(definitions),
-                    &["How the machine converges."],
+                    &["Drift policy."],
                     false,
                     None,
                 );

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::declare::document;
@@ -24,13 +25,13 @@ macro_rules! limits {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
             /// Returns the name used in documents, flags and the environment.
-            pub fn word(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($field),)+ }
             }
 
             /// Returns the limit of a name.
-            pub fn from_word(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|limit| limit.word() == word)
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|limit| limit.name() == name)
             }
 
             /// Returns the default, in seconds.
@@ -74,7 +75,7 @@ limits! {
     Task task = "900",
     /// For a guest to shut down, before it is stopped.
     Shutdown shutdown = "60",
-    /// The same when a run is undone: the guest has not been used yet.
+    /// For a guest to shut down when a run is rolled back: it has not been used yet.
     UndoShutdown undo_shutdown = "10",
     /// To determine the outcome of a request to create a guest whose response was lost.
     Settle settle = "600",
@@ -102,8 +103,9 @@ const fn number(text: &str) -> u64 {
 }
 
 /// Time limits that were set; the others have their defaults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "BTreeMap<String, u64>", into = "BTreeMap<String, u64>")]
+#[schemars(inline)]
 pub struct Timeouts([Option<u32>; Limit::ALL.len()]);
 
 /// Why a time limit is invalid.
@@ -126,7 +128,7 @@ pub enum TimeoutError {
 }
 
 fn names() -> String {
-    let names: Vec<&str> = Limit::ALL.iter().map(|limit| limit.word()).collect();
+    let names: Vec<&str> = Limit::ALL.iter().map(|limit| limit.name()).collect();
     names.join(", ")
 }
 
@@ -136,7 +138,7 @@ impl Timeouts {
         let fits = u32::try_from(seconds).ok();
         let fits = fits.filter(|_| (1..=LONGEST).contains(&seconds));
         let seconds = fits.ok_or_else(|| TimeoutError::Value {
-            name: limit.word(),
+            name: limit.name(),
             value: seconds.to_string(),
         })?;
         self.0[limit as usize] = Some(seconds);
@@ -152,7 +154,7 @@ impl Timeouts {
             };
             let name = name.trim();
             let limit =
-                Limit::from_word(name).ok_or_else(|| TimeoutError::Name(name.to_owned()))?;
+                Limit::from_name(name).ok_or_else(|| TimeoutError::Name(name.to_owned()))?;
             timeouts.set(limit, seconds(limit, value.trim())?)?;
         }
         Ok(timeouts)
@@ -167,7 +169,7 @@ impl Timeouts {
         self
     }
 
-    /// Tells whether no limit is set.
+    /// Returns whether no limit is set.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
@@ -184,7 +186,7 @@ pub fn seconds(limit: Limit, text: &str) -> Result<u64, TimeoutError> {
     let number = text.parse().ok();
     let number = number.filter(|seconds| (1..=LONGEST).contains(seconds));
     number.ok_or_else(|| TimeoutError::Value {
-        name: limit.word(),
+        name: limit.name(),
         value: text.to_owned(),
     })
 }
@@ -193,7 +195,7 @@ impl From<Timeouts> for BTreeMap<String, u64> {
     fn from(timeouts: Timeouts) -> Self {
         let limits = Limit::ALL.iter().zip(timeouts.0);
         limits
-            .filter_map(|(limit, set)| Some((limit.word().to_owned(), u64::from(set?))))
+            .filter_map(|(limit, set)| Some((limit.name().to_owned(), u64::from(set?))))
             .collect()
     }
 }
@@ -204,7 +206,7 @@ impl TryFrom<BTreeMap<String, u64>> for Timeouts {
     fn try_from(written: BTreeMap<String, u64>) -> Result<Self, TimeoutError> {
         let mut timeouts = Self::default();
         for (name, seconds) in written {
-            let limit = Limit::from_word(&name).ok_or(TimeoutError::Name(name))?;
+            let limit = Limit::from_name(&name).ok_or(TimeoutError::Name(name))?;
             timeouts.set(limit, seconds)?;
         }
         Ok(timeouts)

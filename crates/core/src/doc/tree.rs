@@ -212,7 +212,7 @@ impl Value {
             .map(|scalar| scalar.text.as_str())
     }
 
-    /// Tells whether the value is null: `null`, `~`, or a key without a value.
+    /// Returns whether the value is null: `null`, `~`, or a key without a value.
     pub fn is_null(&self) -> bool {
         self.scalar()
             .is_some_and(|scalar| scalar.meaning() == Meaning::Null)

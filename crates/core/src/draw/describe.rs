@@ -23,7 +23,7 @@ pub(super) fn describe(diagram: &Diagram, forest: &Forest) -> String {
         let names: Vec<_> = children.iter().map(|child| name(*child)).collect();
         parts.push(format!("{} hosts {}", name(parent), names.join(", ")));
     }
-    for (parent, child) in &forest.across {
+    for (parent, child) in &forest.cross_region {
         parts.push(format!("{} hosts {}", name(*parent), name(*child)));
     }
     if let (Some(hub), false) = (forest.hub, forest.spokes.is_empty()) {

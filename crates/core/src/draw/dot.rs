@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::card_kind::CardKind;
-use super::forest::{Forest, Shape, subtitle};
+use super::forest::{Forest, LayoutKind, subtitle};
 use super::text::{clean, detail, xml};
 use super::{Diagram, DiagramNode, DiagramRegion};
 
@@ -21,17 +21,17 @@ pub fn dot(diagram: &Diagram) -> String {
         .collect();
     let mut out = Vec::new();
     head(diagram, &forest, &mut out);
-    match forest.shape {
-        Shape::Tiers => tiers(diagram, &forest, &ids, &mut allocator, &mut out),
-        Shape::Ring => {
+    match forest.layout {
+        LayoutKind::Tiers => tiers(diagram, &forest, &ids, &mut allocator, &mut out),
+        LayoutKind::Ring => {
             nodes(diagram, &forest, 0..ids.len(), &ids, "  ", &mut out);
             same_rank(&forest.tops, &ids, &mut out);
         }
-        Shape::Hub => {
+        LayoutKind::Hub => {
             nodes(diagram, &forest, 0..ids.len(), &ids, "  ", &mut out);
             same_rank(&forest.spokes, &ids, &mut out);
         }
-        Shape::Regions => regions(diagram, &forest, &ids, &mut allocator, &mut out),
+        LayoutKind::Regions => regions(diagram, &forest, &ids, &mut allocator, &mut out),
     }
     edges(&forest, &ids, &mut out);
     out.push("}\n".to_owned());
@@ -67,7 +67,7 @@ fn quote(text: &str) -> String {
 }
 
 fn head(diagram: &Diagram, forest: &Forest, out: &mut Vec<String>) {
-    let words: Vec<_> = subtitle(diagram, forest.shape)
+    let words: Vec<_> = subtitle(diagram, forest.layout)
         .iter()
         .map(|word| xml(word))
         .collect();
@@ -79,9 +79,9 @@ fn head(diagram: &Diagram, forest: &Forest, out: &mut Vec<String>) {
     out.push(format!("digraph {} {{", quote(&diagram.name)));
     // Lines between clusters need a gap. Clusters rank their own nodes, which keeps panels compact;
     // everywhere else ranks are common to all.
-    let (nodesep, newrank) = match forest.shape {
-        Shape::Regions => ("0.7", "false"),
-        Shape::Tiers | Shape::Ring | Shape::Hub => ("0.35", "true"),
+    let (nodesep, newrank) = match forest.layout {
+        LayoutKind::Regions => ("0.7", "false"),
+        LayoutKind::Tiers | LayoutKind::Ring | LayoutKind::Hub => ("0.35", "true"),
     };
     out.push(format!(
         "  graph [label={label}, labelloc=t, fontname=\"{FONT}\", fontsize=18, rankdir=TB, \
@@ -247,7 +247,7 @@ fn edges(forest: &Forest, ids: &[String], out: &mut Vec<String>) {
                 .map(|child| format!("  {} -> {};", ids[parent], ids[*child])),
         );
     }
-    for (parent, child) in &forest.across {
+    for (parent, child) in &forest.cross_region {
         out.push(format!(
             "  {} -> {} [constraint=false];",
             ids[*parent], ids[*child]

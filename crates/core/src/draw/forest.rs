@@ -1,4 +1,4 @@
-//! A [`Forest`] is a diagram without cycles and invalid indices, shared by all output formats.
+//! A [`Forest`] is a diagram without cycles and invalid indices. All output formats are drawn from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::{Diagram, DiagramNode};
 
 /// The overall arrangement of a diagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum LayoutKind {
     /// Hosts on top, their roots below.
     Tiers,
     /// Roots on a ring, joined by peer lines.
@@ -19,20 +19,20 @@ pub(super) enum Shape {
 
 /// A consistent diagram.
 pub(super) struct Forest {
-    pub(super) shape: Shape,
+    pub(super) layout: LayoutKind,
     /// The children drawn below each node, in manifest order.
     pub(super) children: Vec<Vec<usize>>,
-    /// Nodes drawn below no other node, without the spokes of a [`Shape::Hub`].
+    /// Nodes drawn below no other node, without the spokes of a [`LayoutKind::Hub`].
     pub(super) tops: Vec<usize>,
     /// The region of each node, its own or that of its parent.
     pub(super) region: Vec<Option<usize>>,
-    /// Parents and children in different regions, connected by a line.
-    pub(super) across: Vec<(usize, usize)>,
+    /// Pairs of parent and child in different regions, connected by a line.
+    pub(super) cross_region: Vec<(usize, usize)>,
     /// Peer pairs, smaller index first, each once.
     pub(super) peers: Vec<(usize, usize)>,
     /// The peers of each node, in manifest order.
     peers_of: Vec<Vec<usize>>,
-    /// DiagramRegion pairs, smaller index first, each once.
+    /// Linked pairs of regions, smaller index first, each once.
     pub(super) links: Vec<(usize, usize)>,
     pub(super) hub: Option<usize>,
     /// Roots that belong to the hub without being its children, in manifest order.
@@ -51,25 +51,25 @@ impl Forest {
             &diagram.peers
         };
         let peers = pairs(shown, n_nodes);
-        let shape = if !diagram.regions.is_empty() {
-            Shape::Regions
+        let layout = if !diagram.regions.is_empty() {
+            LayoutKind::Regions
         } else if hub.is_some() {
-            Shape::Hub
+            LayoutKind::Hub
         } else if !peers.is_empty() {
-            Shape::Ring
+            LayoutKind::Ring
         } else {
-            Shape::Tiers
+            LayoutKind::Tiers
         };
 
         let region = regions(diagram, &parents);
         let mut children = vec![Vec::new(); n_nodes];
         let mut tops = Vec::new();
-        let mut across = Vec::new();
+        let mut cross_region = Vec::new();
         for (node, parent) in parents.iter().enumerate() {
             match *parent {
                 Some(parent) if region[parent] == region[node] => children[parent].push(node),
                 Some(parent) => {
-                    across.push((parent, node));
+                    cross_region.push((parent, node));
                     tops.push(node);
                 }
                 None => tops.push(node),
@@ -81,7 +81,7 @@ impl Forest {
             let is_spoke = |node: &usize| parents[*node].is_none() && *node != own_root;
             (0..n_nodes).filter(is_spoke).collect()
         });
-        if shape == Shape::Hub {
+        if layout == LayoutKind::Hub {
             tops.retain(|node| spokes.binary_search(node).is_err());
         }
         let links = pairs(&diagram.links, diagram.regions.len());
@@ -91,11 +91,11 @@ impl Forest {
             peers_of[*b].push(*a);
         }
         Self {
-            shape,
+            layout,
             children,
             tops,
             region,
-            across,
+            cross_region,
             peers,
             peers_of,
             links,
@@ -115,9 +115,11 @@ impl Forest {
     }
 
     /// The parent of a node that is drawn in another region than its parent.
-    pub(super) fn parent_across(&self, node: usize) -> Option<usize> {
-        let at = self.across.binary_search_by_key(&node, |(_, child)| *child);
-        at.ok().map(|at| self.across[at].0)
+    pub(super) fn parent_in_other_region(&self, node: usize) -> Option<usize> {
+        let at = self
+            .cross_region
+            .binary_search_by_key(&node, |(_, child)| *child);
+        at.ok().map(|at| self.cross_region[at].0)
     }
 
     /// Nodes drawn directly below a node, and whether each is a spoke.
@@ -126,13 +128,13 @@ impl Forest {
             .iter()
             .map(|child| (*child, false))
             .collect();
-        if self.shape == Shape::Hub && self.hub == Some(node) {
+        if self.layout == LayoutKind::Hub && self.hub == Some(node) {
             below.extend(self.spokes.iter().map(|spoke| (*spoke, true)));
         }
         below
     }
 
-    /// The tops of each host in order of first use. The name may be empty.
+    /// The tops of each host, in order of first use. The name of a host may be empty.
     pub(super) fn tops_by_host<'t>(&self, diagram: &'t Diagram) -> Vec<(&'t str, Vec<usize>)> {
         let mut index = BTreeMap::new();
         let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
@@ -170,7 +172,8 @@ impl Forest {
 
     /// The host to show next to a node, if nothing else in the diagram shows it.
     pub(super) fn host_note<'t>(&self, diagram: &'t Diagram, node: usize) -> Option<&'t str> {
-        let shown_above = self.shape == Shape::Tiers && self.tops.binary_search(&node).is_ok();
+        let shown_above =
+            self.layout == LayoutKind::Tiers && self.tops.binary_search(&node).is_ok();
         diagram.nodes[node]
             .host
             .as_deref()
@@ -179,28 +182,28 @@ impl Forest {
 }
 
 /// Returns the parts of the subtitle: pattern, number of machines, host.
-pub(super) fn subtitle(diagram: &Diagram, shape: Shape) -> Vec<String> {
-    let mut words = Vec::new();
+pub(super) fn subtitle(diagram: &Diagram, layout: LayoutKind) -> Vec<String> {
+    let mut parts = Vec::new();
     if !diagram.pattern.is_empty() {
-        words.push(diagram.pattern.clone());
+        parts.push(diagram.pattern.clone());
     }
     let count = match diagram.nodes.len() {
         1 => "1 machine".to_owned(),
         n_nodes => format!("{n_nodes} machines"),
     };
-    words.push(count);
-    match shape {
-        Shape::Regions => words.push(match diagram.regions.len() {
+    parts.push(count);
+    match layout {
+        LayoutKind::Regions => parts.push(match diagram.regions.len() {
             1 => "1 region".to_owned(),
             n_regions => format!("{n_regions} regions"),
         }),
-        Shape::Hub | Shape::Ring if !diagram.host.is_empty() => {
-            words.push(format!("on {}", diagram.host));
+        LayoutKind::Hub | LayoutKind::Ring if !diagram.host.is_empty() => {
+            parts.push(format!("on {}", diagram.host));
         }
         // Tiers show the host as the top of the tree.
-        Shape::Hub | Shape::Ring | Shape::Tiers => {}
+        LayoutKind::Hub | LayoutKind::Ring | LayoutKind::Tiers => {}
     }
-    words
+    parts
 }
 
 /// Removes parents that do not exist, and breaks each cycle at its first node.
@@ -211,7 +214,8 @@ fn valid_parents(nodes: &[DiagramNode]) -> Vec<Option<usize>> {
         .collect();
     for start in 0..nodes.len() {
         let mut at = start;
-        // Cycles without `start` are broken at another node: the count ends the walk.
+        // The limit ends the walk in a cycle that does not contain `start`; such a cycle is broken
+        // when one of its own nodes is the start.
         for _ in 0..nodes.len() {
             match parents[at] {
                 Some(parent) if parent == start => {
@@ -254,9 +258,9 @@ fn regions(diagram: &Diagram, parents: &[Option<usize>]) -> Vec<Option<usize>> {
 }
 
 fn pairs(raw: &[(usize, usize)], limit: usize) -> Vec<(usize, usize)> {
-    let sound = raw
+    let valid = raw
         .iter()
         .filter(|(a, b)| a != b && *a < limit && *b < limit);
-    let once: BTreeSet<_> = sound.map(|&(a, b)| (a.min(b), a.max(b))).collect();
+    let once: BTreeSet<_> = valid.map(|&(a, b)| (a.min(b), a.max(b))).collect();
     once.into_iter().collect()
 }

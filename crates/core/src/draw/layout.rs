@@ -2,7 +2,7 @@
 
 use super::block::{Block, GAP_X, GAP_Y, Limits};
 use super::card_kind::CardKind;
-use super::forest::{Forest, Shape};
+use super::forest::{Forest, LayoutKind};
 use super::geometry::{Bend, Card, Edge, Line, Point, Rect};
 use super::style::{CARD_PAD, DETAIL_SIZE, DETAIL_STEP, HEAD, LABEL_PAD, LABEL_SIZE, NAME_SIZE};
 use super::text::{self, Weight};
@@ -38,9 +38,9 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn of(diagram: &Diagram, forest: &Forest) -> Self {
         let mut cards = cards(diagram, forest);
-        let hosts = match forest.shape {
-            Shape::Tiers => forest.tops_by_host(diagram),
-            Shape::Ring | Shape::Hub | Shape::Regions => Vec::new(),
+        let hosts = match forest.layout {
+            LayoutKind::Tiers => forest.tops_by_host(diagram),
+            LayoutKind::Ring | LayoutKind::Hub | LayoutKind::Regions => Vec::new(),
         };
         let mut host_cards: Vec<_> = hosts.iter().map(|(host, _)| host_card(host)).collect();
         set_sizes(cards.iter_mut().chain(&mut host_cards));
@@ -75,8 +75,8 @@ impl Layout {
         let grow = |node: &usize| Block::of(*node, forest, &cards, tree);
         let grow_all = |tops: &[usize]| tops.iter().map(grow).collect::<Vec<_>>();
 
-        let mut layout = match forest.shape {
-            Shape::Tiers => {
+        let mut layout = match forest.layout {
+            LayoutKind::Tiers => {
                 let trees = hosts.iter().zip(host_cards).map(|((host, tops), card)| {
                     let blocks = grow_all(tops);
                     if host.is_empty() {
@@ -90,9 +90,9 @@ impl Layout {
                 });
                 Self::from(Block::beside(trees.collect(), GAP_HOSTS, limit))
             }
-            Shape::Hub => Self::from(Block::beside(grow_all(&forest.tops), GAP_HOSTS, limit)),
-            Shape::Ring => Self::from(ring::arrange(grow_all(&forest.tops))),
-            Shape::Regions => {
+            LayoutKind::Hub => Self::from(Block::beside(grow_all(&forest.tops), GAP_HOSTS, limit)),
+            LayoutKind::Ring => Self::from(ring::arrange(grow_all(&forest.tops))),
+            LayoutKind::Regions => {
                 let groups = forest.tops_by_region(diagram.regions.len());
                 let inner = groups
                     .iter()
@@ -107,15 +107,17 @@ impl Layout {
     /// Adds the lines between nodes of different trees.
     fn add_lines(&mut self, forest: &Forest) {
         let peers = forest.peers.iter().map(|pair| (*pair, Line::Peer));
-        let across = forest.across.iter().map(|pair| (*pair, Line::Child));
-        let spokes = match (forest.shape, forest.hub) {
+        let cross_region = forest.cross_region.iter().map(|pair| (*pair, Line::Child));
+        let spokes = match (forest.layout, forest.hub) {
             // With regions a spoke stays in its panel, and is shown by a line.
-            (Shape::Regions, Some(hub)) => forest
+            (LayoutKind::Regions, Some(hub)) => forest
                 .spokes
                 .iter()
                 .map(|spoke| ((hub, *spoke), Line::Spoke))
                 .collect(),
-            (Shape::Regions | Shape::Tiers | Shape::Ring | Shape::Hub, _) => Vec::new(),
+            (LayoutKind::Regions | LayoutKind::Tiers | LayoutKind::Ring | LayoutKind::Hub, _) => {
+                Vec::new()
+            }
         };
         let mut rects = vec![None; forest.children.len()];
         for card in &self.block.cards {
@@ -123,7 +125,7 @@ impl Layout {
                 rects[node] = Some(card.rect);
             }
         }
-        for ((a, b), line) in peers.chain(across).chain(spokes) {
+        for ((a, b), line) in peers.chain(cross_region).chain(spokes) {
             let (Some(from), Some(to)) = (rects[a], rects[b]) else {
                 continue;
             };
@@ -136,7 +138,7 @@ impl Layout {
                 .copied()
                 .any(|rect| intersects(rect, points[0], points[1]));
             // On a ring, lines cross no card; elsewhere they curve around cards in between.
-            let bend = match blocked && forest.shape != Shape::Ring {
+            let bend = match blocked && forest.layout != LayoutKind::Ring {
                 true => Bend::Arc,
                 false => Bend::Straight,
             };

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::Diagram;
 use super::card_kind::CardKind;
-use super::forest::{Forest, Shape, subtitle};
+use super::forest::{Forest, LayoutKind, subtitle};
 use super::text::{clean, detail, flow};
 
 /// Renders the diagram as a Mermaid flowchart.
@@ -13,7 +13,7 @@ pub fn mermaid(diagram: &Diagram) -> String {
     let forest = Forest::of(diagram);
     let mut words = vec![clean(&diagram.name)];
     words.extend(
-        subtitle(diagram, forest.shape)
+        subtitle(diagram, forest.layout)
             .iter()
             .map(|word| clean(word)),
     );
@@ -32,8 +32,8 @@ pub fn mermaid(diagram: &Diagram) -> String {
     ]);
     chart.lines.push("flowchart TB".to_owned());
 
-    match forest.shape {
-        Shape::Tiers => {
+    match forest.layout {
+        LayoutKind::Tiers => {
             let hosts = forest.tops_by_host(diagram);
             let named = || {
                 hosts
@@ -54,10 +54,10 @@ pub fn mermaid(diagram: &Diagram) -> String {
                 }
             }
         }
-        Shape::Ring | Shape::Hub => {
+        LayoutKind::Ring | LayoutKind::Hub => {
             chart.nodes(diagram, &forest, 0..diagram.nodes.len(), "  ");
         }
-        Shape::Regions => chart.regions(diagram, &forest),
+        LayoutKind::Regions => chart.regions(diagram, &forest),
     }
     chart.edges(&forest);
     chart.classes(diagram, &forest);
@@ -148,7 +148,7 @@ impl Chart {
                 self.edge(&format!("n{parent} --> n{child}"), None);
             }
         }
-        for (parent, child) in &forest.across {
+        for (parent, child) in &forest.cross_region {
             self.edge(&format!("n{parent} --> n{child}"), None);
         }
         if let Some(hub) = forest.hub {
@@ -181,7 +181,7 @@ impl Chart {
             self.lines
                 .push(format!("  linkStyle {} {style}", edges.join(",")));
         }
-        let has_host = forest.shape == Shape::Tiers
+        let has_host = forest.layout == LayoutKind::Tiers
             && forest
                 .tops_by_host(diagram)
                 .iter()

@@ -22,7 +22,7 @@ pub fn svg(diagram: &Diagram) -> String {
     let forest = Forest::of(diagram);
     let mut layout = Layout::of(diagram, &forest);
     let title = text::clean(&diagram.name);
-    let words: Vec<_> = subtitle(diagram, forest.shape)
+    let words: Vec<_> = subtitle(diagram, forest.layout)
         .iter()
         .map(|w| text::clean(w))
         .collect();

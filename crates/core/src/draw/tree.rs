@@ -1,7 +1,7 @@
 //! Renders a diagram as text for a terminal: a tree on the left, type and details in columns.
 
 use super::Diagram;
-use super::forest::{Forest, Shape, subtitle};
+use super::forest::{Forest, LayoutKind, subtitle};
 use super::text::{cells, clean};
 
 /// The widest column, in cells. Longer values exceed their column.
@@ -82,8 +82,8 @@ pub fn tree(diagram: &Diagram, glyphs: Glyphs) -> String {
     };
     let forest = Forest::of(diagram);
     let mut rows = Vec::new();
-    match forest.shape {
-        Shape::Tiers => {
+    match forest.layout {
+        LayoutKind::Tiers => {
             for (host, tops) in forest.tops_by_host(diagram) {
                 separate(&mut rows);
                 let writer = TreeWriter {
@@ -109,7 +109,7 @@ pub fn tree(diagram: &Diagram, glyphs: Glyphs) -> String {
                 }
             }
         }
-        Shape::Ring | Shape::Hub => {
+        LayoutKind::Ring | LayoutKind::Hub => {
             let writer = TreeWriter {
                 diagram,
                 forest: &forest,
@@ -122,7 +122,7 @@ pub fn tree(diagram: &Diagram, glyphs: Glyphs) -> String {
                 writer.entry(*top, "", "", &mut rows);
             }
         }
-        Shape::Regions => {
+        LayoutKind::Regions => {
             let writer = TreeWriter {
                 diagram,
                 forest: &forest,
@@ -204,9 +204,9 @@ impl TreeWriter<'_> {
                 .host_note(self.diagram, at)
                 .map(|on| format!("on {}", clean(on))),
         );
-        let above = self.forest.parent_across(at);
-        notes.extend(above.map(|parent| format!("child of {}", name(parent))));
-        if let (Shape::Regions, Some(hub)) = (self.forest.shape, self.forest.hub)
+        let parent = self.forest.parent_in_other_region(at);
+        notes.extend(parent.map(|parent| format!("child of {}", name(parent))));
+        if let (LayoutKind::Regions, Some(hub)) = (self.forest.layout, self.forest.hub)
             && self.forest.is_spoke(at)
         {
             notes.push(format!("spoke of {}", name(hub)));
@@ -222,7 +222,7 @@ impl TreeWriter<'_> {
 fn heading(diagram: &Diagram, forest: &Forest, glyphs: &TreeGlyphs) -> String {
     let mut words = vec![clean(&diagram.name)];
     words.extend(
-        subtitle(diagram, forest.shape)
+        subtitle(diagram, forest.layout)
             .iter()
             .map(|word| clean(word)),
     );
@@ -315,7 +315,7 @@ fn footer(diagram: &Diagram, forest: &Forest, glyphs: &TreeGlyphs) -> Vec<String
             ));
         }
     }
-    if forest.shape == Shape::Hub && !forest.spokes.is_empty() {
+    if forest.layout == LayoutKind::Hub && !forest.spokes.is_empty() {
         let (spoke, child) = (glyphs.spoke_sign, glyphs.child_sign);
         lines.extend([
             String::new(),

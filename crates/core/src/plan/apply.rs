@@ -8,8 +8,9 @@ use crate::resolve::{Origin, ResolvedManifest, ResolvedNode};
 use crate::units::Seconds;
 
 use super::compare::{compare, existing, from_record, reason};
-use super::config::{config_action, inspection_failure};
+use super::config::{config_action, inspection_failure, mode_change};
 use super::desired::desired_guest;
+use super::destroy::host_hint;
 use super::guest::{DesiredGuest, ExistingGuest, ForeignGuest, RequiredImage};
 use super::guest_index::{GuestIndex, GuestMatch};
 use super::host_profile::{HostProfile, profile};
@@ -151,7 +152,7 @@ pub(super) fn identity_of(
     )
 }
 
-fn no_host(inputs: &PlanInputs<'_>, node: &ResolvedNode) -> Refusal {
+pub(super) fn no_host(inputs: &PlanInputs<'_>, node: &ResolvedNode) -> Refusal {
     Refusal {
         node: Some(node.name.to_string()),
         reason: reason(
@@ -159,7 +160,7 @@ fn no_host(inputs: &PlanInputs<'_>, node: &ResolvedNode) -> Refusal {
             format!("no host is set for `{}`", node.name),
             Some(&Origin::Written(node.span)),
         ),
-        hint: "pass -H HOST, or set `host: NAME` on the node".to_owned(),
+        hint: host_hint(inputs),
     }
 }
 
@@ -262,17 +263,25 @@ impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
             let hint = "fix the spec or the node; nothing is changed until then";
             self.refuse(Some(name), why.to_string(), None, hint);
         }
+        let mode = found
+            .as_ref()
+            .and_then(|found| found.configured.as_ref()?.mode);
         let (action, mut reasons) = match &config {
-            Some(config) if action == Action::Nothing => config_action(config, reasons),
-            Some(config) if config.unseen.is_some() => {
-                let text = format!(
-                    "it could not be compared with its spec{}",
-                    inspection_failure(config)
-                );
-                reasons.push(Reason::new(text));
+            Some(config) if action == Action::Nothing => config_action(config, mode, reasons),
+            Some(config) => {
+                if config.unseen.is_some() {
+                    let text = format!(
+                        "it could not be compared with its spec{}",
+                        inspection_failure(config)
+                    );
+                    reasons.push(Reason::new(text));
+                }
+                if action != Action::Replace {
+                    reasons.extend(mode_change(config, mode));
+                }
                 (action, reasons)
             }
-            _ => (action, reasons),
+            None => (action, reasons),
         };
         if action == Action::Replace {
             uuid = match record.map(|record| record.site.is_some()) {

@@ -10,7 +10,9 @@ use sha2::{Digest as _, Sha256};
 use super::guest::DesiredGuest;
 use super::types::{Action, ConfigPlan, Plan, Reason};
 use crate::catalog::Catalog;
+use crate::doc::manifest::Mode;
 use crate::foreign::ForeignText;
+use crate::hex;
 use crate::resolve::{SecretVisibility, spec::spec};
 
 /// The SSH port when the posture sets none.
@@ -62,11 +64,7 @@ pub fn without_config_values(plan: &Plan) -> Cow<'_, Plan> {
 
 /// Returns the digest of a resolved spec.
 pub fn spec_digest(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    digest[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex::encode(&Sha256::digest(text.as_bytes())[..16])
 }
 
 /// Returns the SSH port that a resolved spec sets.
@@ -77,16 +75,47 @@ pub fn ssh_port(text: &str) -> u16 {
         .unwrap_or(DEFAULT_SSH_PORT)
 }
 
-/// Decides whether a running node that needs no other action is configured.
+/// Decides whether a running node that needs no other action is configured. `before` is the mode in
+/// which it was configured last, if that is recorded.
 pub(super) fn config_action(
     config: &ConfigPlan,
+    before: Option<Mode>,
     mut reasons: Vec<Reason>,
 ) -> (Action, Vec<Reason>) {
-    if config.is_settled() {
-        return (Action::Nothing, reasons);
+    let change = mode_change(config, before);
+    // Without a listing, it adds nothing that the node has reported nothing in its new mode.
+    let is_said = config.is_settled() || change.is_some() && !config.is_listed();
+    if !is_said {
+        reasons.insert(0, difference(config));
     }
+    let action = match change.is_none() && config.is_settled() {
+        true => Action::Nothing,
+        false => Action::Configure,
+    };
+    if let Some(change) = change {
+        reasons.insert(0, change);
+    }
+    (action, reasons)
+}
+
+/// Returns the reason to configure a node that was last configured in another mode.
+pub(super) fn mode_change(config: &ConfigPlan, before: Option<Mode>) -> Option<Reason> {
+    let before = before.filter(|before| *before != config.mode)?;
+    let text = format!("its mode changes from `{before}` to `{}`", config.mode);
+    Some(Reason::new(text))
+}
+
+/// Returns how a node differs from its spec.
+fn difference(config: &ConfigPlan) -> Reason {
     let spec = &config.spec;
     let text = match &config.found {
+        Some(_) if !config.is_listed() => {
+            format!("it has not reported that it matches its spec `{spec}`")
+        }
+        Some(found) if found.changes.is_empty() => {
+            let mode = config.mode;
+            format!("its spec `{spec}` was not yet applied in the mode `{mode}`")
+        }
         Some(found) => {
             let n = found.changes.len();
             let differences = if n == 1 { "difference" } else { "differences" };
@@ -97,8 +126,7 @@ pub(super) fn config_action(
             inspection_failure(config)
         ),
     };
-    reasons.insert(0, Reason::new(text));
-    (Action::Configure, reasons)
+    Reason::new(text)
 }
 
 /// Returns why a node could not be inspected, as a suffix for a message.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::observed::GuestUuid;
 
-use super::apply::{by_depth, location, new_plan, site_hosts};
+use super::apply::{by_depth, location, new_plan, no_host, site_hosts};
 use super::compare::{existing, from_record};
 use super::guest_index::{GuestIndex, GuestMatch, guest_list};
 use super::host_profile::{HostProfile, profile};
@@ -31,6 +31,7 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
     for node in by_depth(inputs.resolved) {
         let name = node.name.as_str();
         let (Some(location), Some(host)) = (location(node), roots.get(name)) else {
+            refusals.push(no_host(inputs, node));
             continue;
         };
         // The guest of a node that was moved to another parent is an orphan.
@@ -142,6 +143,24 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
         &BTreeSet::new(),
     ));
     new_plan(inputs, nodes, Vec::new(), foreign, refusals)
+}
+
+/// Returns the hint for a manifest without a host: the hosts on which it is recorded.
+pub(super) fn host_hint(inputs: &PlanInputs<'_>) -> String {
+    let manifest = &inputs.resolved.name;
+    let records = inputs.other_records.0.iter();
+    let hosts: BTreeSet<&str> = records
+        .filter(|(of, _)| of == manifest)
+        .map(|(_, record)| record.host.as_str())
+        .collect();
+    let flags: Vec<String> = hosts.iter().map(|host| format!("-H {host}")).collect();
+    match flags.is_empty() {
+        true => "pass -H HOST, or set `host: NAME` on the node".to_owned(),
+        false => format!(
+            "pass {}: nodes of `{manifest}` are recorded there",
+            flags.join(" or ")
+        ),
+    }
 }
 
 fn unobserved_reason(location: &NodeLocation) -> String {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Deref;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::record::AppliedSpec;
@@ -12,7 +13,7 @@ use crate::observed::{GuestId, GuestKind, GuestRef, GuestUuid, PowerState};
 use crate::units::{Gib, Mib};
 
 /// The existing guest of a node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExistingGuest {
     /// Its identity and id.
     pub guest: GuestRef,
@@ -22,10 +23,10 @@ pub struct ExistingGuest {
     /// Its power state.
     #[serde(default)]
     pub power: PowerState,
-    /// Whether it was created completely; `None` when nothing is recorded.
+    /// Whether it was created completely; null when nothing is recorded.
     #[serde(rename = "made")]
     pub created: Option<bool>,
-    /// Whether it was ever reached; `None` when that is not recorded.
+    /// Whether it was ever reached; null when that is not recorded.
     pub ready: Option<bool>,
     /// Virtual CPUs, when known.
     pub cores: Option<u32>,
@@ -39,13 +40,13 @@ pub struct ExistingGuest {
     /// The spec that was last applied to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<AppliedSpec>,
-    /// Whether it was created for guests to run on it; `None` when nothing is recorded.
+    /// Whether it was created for guests to run on it; absent when nothing is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts_guests: Option<bool>,
 }
 
 /// The network interface of a guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Nic {
     /// Its MAC address, lower case.
     pub mac: String,
@@ -54,14 +55,14 @@ pub struct Nic {
     pub bridge: Option<String>,
     /// VLAN tag.
     pub vlan: Option<u16>,
-    /// Static address with prefix; `None` for DHCP. Virtual machines get it from their first-boot data.
+    /// Static address with prefix; null for DHCP. Virtual machines get it from their first-boot data.
     pub address: Option<(IpAddr, u8)>,
     /// Gateway.
     pub gateway: Option<IpAddr>,
 }
 
 /// A guest as its hypervisor creates it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestPlan {
     /// Its identity.
     pub uuid: GuestUuid,
@@ -69,7 +70,7 @@ pub struct GuestPlan {
     pub kind: GuestKind,
     /// The machine it is created on, by the name the hypervisor uses for it.
     pub host: String,
-    /// Its id; `None` lets the provider choose one.
+    /// Its id; null lets the provider choose one.
     pub vmid: Option<GuestId>,
     /// Virtual CPUs.
     pub cores: u32,
@@ -93,14 +94,14 @@ pub struct GuestPlan {
 }
 
 /// The desired guest of a node: everything needed to create it, except secrets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DesiredGuest {
     /// Its guest.
     #[serde(flatten)]
     pub guest: GuestPlan,
     /// What it is created from: the name of an image, or a volume.
     pub source: String,
-    /// Index of the image in the plan; `None` for an existing volume.
+    /// Index of the image in the plan; null for an existing volume.
     pub image: Option<usize>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
@@ -119,7 +120,7 @@ impl Deref for DesiredGuest {
 }
 
 /// An image that must be available on a host before guests are created from it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequiredImage {
     /// The name of the image.
     pub name: String,
@@ -144,7 +145,7 @@ pub struct RequiredImage {
 }
 
 /// An existing guest that does not belong to this manifest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ForeignGuest {
     /// Where it is.
     #[serde(rename = "place")]
@@ -161,6 +162,7 @@ pub struct ForeignGuest {
     pub manifest: Option<String>,
     /// The site it belongs to, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub site: Option<SiteId>,
     /// The node whose identity it carries, if it is a copy or a restored backup of its guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,6 +4,7 @@
 mod apply;
 mod compare;
 mod config;
+mod configure;
 mod desired;
 mod destroy;
 mod durations;
@@ -25,6 +26,7 @@ use std::collections::BTreeMap;
 
 pub use apply::site_hosts;
 pub use config::{spec_digest, spec_json, ssh_port, without_config_values};
+pub use configure::configure_only;
 pub use durations::StepDurations;
 pub use guest::{DesiredGuest, ExistingGuest, ForeignGuest, GuestPlan, Nic, RequiredImage};
 pub use guest_index::known_vmids;

@@ -95,7 +95,8 @@ pub fn rebuild_plan(inputs: &PlanInputs<'_>, nodes: Vec<NodePlan>) -> Plan {
     new_plan(inputs, nodes, Vec::new(), Vec::new(), Vec::new())
 }
 
-/// The next apply determines whether the guest was created completely and can be reached.
+/// Returns the record of a guest that was found. The next apply determines whether it was created
+/// completely and can be reached.
 fn record(
     inputs: &PlanInputs<'_>,
     name: &str,

@@ -4,15 +4,20 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::types::NodeLocation;
+use crate::doc::manifest::Mode;
 use crate::doc::scalar::SiteId;
 use crate::observed::{GuestId, GuestRef, GuestUuid};
 
 /// The recorded status of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "RecordedStatus")]
 pub enum NodeStatus {
     /// Being created, or the run ended while it was.
     Creating,
@@ -28,7 +33,7 @@ pub enum NodeStatus {
 }
 
 /// The record of a node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRecord {
     /// Its name.
     pub name: String,
@@ -37,8 +42,9 @@ pub struct NodeRecord {
     /// Where it runs.
     #[serde(rename = "place")]
     pub location: NodeLocation,
-    /// The site it belongs to; `None` in journals of format 1.
+    /// The site it belongs to; absent in journals of format 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub site: Option<SiteId>,
     /// Its guest.
     pub guest: GuestRef,
@@ -56,7 +62,7 @@ pub struct NodeRecord {
     /// The spec that was last applied to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<AppliedSpec>,
-    /// Whether it was created for guests to run on it; `None` in records of older programs.
+    /// Whether it was created for guests to run on it; absent in records of older programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts_guests: Option<bool>,
 }
@@ -139,7 +145,7 @@ impl OtherRecords {
 }
 
 /// A spec that was applied to a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AppliedSpec {
     /// The name of the spec.
     pub spec: String,
@@ -147,4 +153,7 @@ pub struct AppliedSpec {
     pub digest: String,
     /// The SSH port of the node.
     pub port: u16,
+    /// Who applied it; absent in records of older programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
 }

@@ -1,5 +1,5 @@
-//! The plan of `reidentify`: gives guests that were created before sites had an id an identity of this
-//! site. They are matched by the journal alone.
+//! The plan of `manifest reidentify`: guests that were created before sites had ids get an identity
+//! of this site. Only guests in the journal are considered.
 
 use std::collections::BTreeMap;
 
@@ -42,19 +42,20 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
     new_plan(inputs, nodes, Vec::new(), foreign, refusals)
 }
 
-/// Finds the guest of a record: at its id, with the recorded identity or with the new one, which an
-/// interrupted run may have given to it.
+/// Finds the guest of a record: it has the recorded id, and either the recorded identity or the new
+/// one, which an interrupted run may have set.
 fn guest_of<'a>(inputs: &PlanInputs<'a>, record: &NodeRecord) -> Result<&'a ObservedGuest, String> {
     let observed = match inputs.observations.get(&record.location) {
         Some(Observation::Available(observed)) => observed,
         Some(Observation::Unavailable(why)) => return Err(why.clone()),
         None => return Err(format!("{} could not be observed", record.location)),
     };
-    let new = new_identity(inputs, record);
+    let new_uuid = new_identity(inputs, record);
     let guest = observed.guests.iter().find(|guest| {
         let recorded = guest.site.is_none() && guest.uuid.as_ref() == Some(&record.guest.uuid);
-        let renewed = guest.site.as_ref() == Some(inputs.site) && guest.uuid.as_ref() == Some(&new);
-        Some(guest.vmid) == record.guest.vmid && (recorded || renewed)
+        let reidentified =
+            guest.site.as_ref() == Some(inputs.site) && guest.uuid.as_ref() == Some(&new_uuid);
+        Some(guest.vmid) == record.guest.vmid && (recorded || reidentified)
     });
     guest.ok_or_else(|| match record.guest.vmid {
         Some(vmid) if observed.guests.iter().any(|guest| guest.vmid == vmid) => format!(

@@ -7,13 +7,16 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::types::{Action, NodeLocation, NodePlan, Plan};
 use crate::observed::{GuestId, GuestKind, PowerState};
 
 /// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
     /// Downloads an image into its storage.
@@ -57,7 +60,7 @@ impl StepKind {
     ];
 
     /// Returns the name used in plans and step ids.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Image => "image",
             Self::Create => "create",
@@ -76,7 +79,7 @@ impl StepKind {
     /// Describes the step in progress, for the operator.
     pub fn doing(self) -> &'static str {
         match self {
-            Self::Image => "downloading the image",
+            Self::Image => "preparing the image",
             Self::Create => "creating",
             Self::Start => "starting",
             Self::Ready => "waiting until it is reachable",
@@ -94,14 +97,17 @@ impl StepKind {
 /// The id of a step: its kind and object, such as `create:father/web`, `ready:father/hv/web` for a node
 /// inside `hv`, or `image:father/debian-13.qcow2`. Unique in its plan and independent of the rest of
 /// it: a node has at most one step of each kind.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(from = "String", into = "String")]
+#[schemars(inline)]
 pub struct StepId(Arc<str>);
 
 impl StepId {
     /// Makes the id of a step for an object at a location on a host of the site.
     fn new(kind: StepKind, (host, location): (&str, &NodeLocation), name: &str) -> Self {
-        let kind = kind.word();
+        let kind = kind.name();
         Self::from(match location {
             NodeLocation::Host(host) => format!("{kind}:{host}/{name}"),
             NodeLocation::Inside(parent) => format!("{kind}:{host}/{parent}/{name}"),
@@ -148,8 +154,9 @@ pub struct Step {
 }
 
 /// The steps of a plan, each after those that it depends on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<StepRow>")]
+#[schemars(inline, with = "Vec<StepRow>")]
 pub struct Steps {
     all: Vec<Step>,
     index: BTreeMap<StepId, usize>,
@@ -183,14 +190,20 @@ impl Deref for Steps {
 }
 
 /// A serialized step, with its dependencies by id.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Step")]
 struct StepRow {
+    /// Its id, such as `create:father/web`.
     id: StepId,
+    /// What it does.
     kind: StepKind,
+    /// Index of the node in the plan; absent for an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     node: Option<usize>,
+    /// Index of the image in the plan, for an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<usize>,
+    /// The ids of the steps that it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     after: Vec<StepId>,
 }
@@ -395,13 +408,19 @@ impl<'p> StepBuilder<'p> {
             .wanted
             .as_ref()
             .is_some_and(|wanted| wanted.kind == GuestKind::Vm);
+        if !(fresh && vm) {
+            return self.configure(at, node, vec![ready]).unwrap_or(ready);
+        }
+        if node.pulls()
+            && let Some(configured) = self.configure(at, node, vec![ready])
+        {
+            // Whether it has read its first-boot data completely is unknown until it reports.
+            self.push(StepKind::Discard, at, vec![configured]);
+            return configured;
+        }
         // A configured node counts as ready, so its first-boot data is removed before.
-        let before = if fresh && vm {
-            self.push(StepKind::Discard, at, vec![ready])
-        } else {
-            ready
-        };
-        self.configure(at, node, vec![before]).unwrap_or(ready)
+        let discarded = self.push(StepKind::Discard, at, vec![ready]);
+        self.configure(at, node, vec![discarded]).unwrap_or(ready)
     }
 
     /// Configures a node with a spec.

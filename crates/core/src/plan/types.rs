@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guest::{DesiredGuest, ExistingGuest, ForeignGuest, RequiredImage};
 use super::record::NodeRecord;
 use super::step::Steps;
 use crate::converge::Change;
-use crate::doc::manifest::OnError;
+use crate::doc::manifest::{Mode, OnError};
 use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
 use crate::foreign::ForeignText;
@@ -20,7 +21,7 @@ use crate::units::Seconds;
 pub const PLAN_FORMAT: u32 = 3;
 
 /// The operation that a plan is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
     /// Create, change and configure the nodes of the manifest.
@@ -33,7 +34,7 @@ pub enum Verb {
 
 impl Verb {
     /// Returns the name used in plans and output.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Apply => "apply",
             Self::Destroy => "destroy",
@@ -43,7 +44,9 @@ impl Verb {
 }
 
 /// Where a node runs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeLocation {
     /// On a host of the site.
@@ -62,15 +65,16 @@ impl std::fmt::Display for NodeLocation {
 }
 
 /// A plan. Every decision is made here; executing it only follows the steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// The format version, [`PLAN_FORMAT`].
+    /// The format version.
     #[serde(rename = "form")]
     pub format: u32,
     /// The operation.
     pub verb: Verb,
-    /// The site that owns the guests; `None` in plans of format 1.
+    /// The site that owns the guests; absent in plans of format 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub site: Option<SiteId>,
     /// The manifest.
     pub manifest: String,
@@ -98,7 +102,7 @@ pub struct Plan {
     pub foreign: Vec<ForeignGuest>,
     /// What cannot be done. A plan with refusals is not executed.
     pub refusals: Vec<Refusal>,
-    /// The estimated duration in seconds; `None` when steps of a kind were never measured.
+    /// The estimated duration in seconds; null when steps of a kind were never measured.
     pub estimate: Option<f64>,
     /// Whether the whole estimate was measured on the same hosts.
     #[serde(default)]
@@ -166,7 +170,9 @@ impl From<&Plan> for Arc<Plan> {
 }
 
 /// What the plan does to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// No change.
@@ -192,7 +198,7 @@ pub enum Action {
 
 impl Action {
     /// Returns the name used in plans and output.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
             Self::Create => "create",
@@ -213,7 +219,7 @@ impl Action {
 }
 
 /// The kind of a reason, where code depends on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReasonKind {
     /// Any other reason.
@@ -234,7 +240,7 @@ impl ReasonKind {
 }
 
 /// Why something is planned or refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reason {
     /// Its kind.
     #[serde(default, skip_serializing_if = "ReasonKind::is_other")]
@@ -257,7 +263,7 @@ impl Reason {
 }
 
 /// The plan of one node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodePlan {
     /// Its name.
     pub name: String,
@@ -272,15 +278,18 @@ pub struct NodePlan {
     pub action: Action,
     /// The reasons.
     pub reasons: Vec<Reason>,
-    /// The desired guest; `None` for a node that the manifest does not list.
+    /// The desired guest; absent for a node that the manifest does not list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<DesiredGuest>,
     /// The existing guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<ExistingGuest>,
-    /// Its configuration; `None` for a node without a spec, or that fetches its spec itself.
+    /// Its configuration; `None` for a node without a spec, or whose spec is not applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigPlan>,
+    /// Whether it has a spec that is not applied because its host is simulated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// The new identity and the record, for a node that is reidentified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reidentified: Option<Box<Reidentification>>,
@@ -308,6 +317,7 @@ impl NodePlan {
             wanted: None,
             found: None,
             config: None,
+            simulated: false,
             reidentified: None,
             recorded: None,
         }
@@ -322,6 +332,26 @@ impl NodePlan {
     pub fn is_untagged(&self) -> bool {
         let mut reasons = self.reasons.iter();
         reasons.any(|why| why.kind == ReasonKind::Untagged)
+    }
+
+    /// Returns whether it fetches its spec and applies it itself, without SSH.
+    pub fn pulls(&self) -> bool {
+        let config = self.config.as_ref();
+        config.is_some_and(|config| config.mode == Mode::Pull)
+    }
+
+    /// Returns the mode in which its present guest was last configured, if that is recorded.
+    pub fn mode_before(&self) -> Option<Mode> {
+        let is_new = matches!(self.action, Action::Create | Action::Replace);
+        let found = self.found.as_ref().filter(|_| !is_new);
+        found?.configured.as_ref()?.mode
+    }
+
+    /// Returns whether its present guest was last configured in another mode.
+    pub fn changes_mode(&self) -> bool {
+        let config = self.config.as_ref();
+        let before = self.mode_before();
+        config.is_some_and(|config| before.is_some_and(|before| before != config.mode))
     }
 
     /// Returns whether configuring it may remove what an earlier spec added, although that could not
@@ -343,7 +373,7 @@ impl NodePlan {
             Some(before) => before.digest != config.digest,
             None => there.ready != Some(false),
         };
-        stays && differs && config.found.is_none()
+        stays && differs && !config.is_listed()
     }
 
     /// Returns a copy without reasons.
@@ -362,7 +392,7 @@ impl NodePlan {
 }
 
 /// A guest that is given an identity of this site.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Reidentification {
     /// Its new identity.
     pub uuid: GuestUuid,
@@ -371,7 +401,7 @@ pub struct Reidentification {
 }
 
 /// The planned configuration of a node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigPlan {
     /// Its spec.
     pub spec: String,
@@ -379,6 +409,9 @@ pub struct ConfigPlan {
     pub digest: String,
     /// The SSH port once the spec is applied.
     pub port: u16,
+    /// Who applies it: the driver or the node itself.
+    #[serde(default = "push", skip_serializing_if = "is_push")]
+    pub mode: Mode,
     /// How the node differs from its spec, if it could be inspected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<SpecComparison>,
@@ -388,7 +421,7 @@ pub struct ConfigPlan {
 }
 
 /// Why a running node could not be inspected.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InspectionFailure {
     /// The cause.
     pub why: ForeignText,
@@ -397,7 +430,23 @@ pub struct InspectionFailure {
     pub hint: String,
 }
 
+/// The mode of plans that were written without one.
+fn push() -> Mode {
+    Mode::Push
+}
+
+fn is_push(mode: &Mode) -> bool {
+    *mode == Mode::Push
+}
+
 impl ConfigPlan {
+    /// Returns whether the differences of the node are known one by one. A node that configures
+    /// itself reports only whether it complies with its spec.
+    pub fn is_listed(&self) -> bool {
+        let is_own = self.mode == Mode::Pull && !self.is_settled();
+        self.found.is_some() && !is_own
+    }
+
     /// Returns whether the node was inspected and complies with its spec.
     pub fn is_settled(&self) -> bool {
         self.found.as_ref().is_some_and(|found| found.settled)
@@ -405,7 +454,7 @@ impl ConfigPlan {
 }
 
 /// How a node differs from its spec.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SpecComparison {
     /// Whether applying the spec would change nothing.
     pub settled: bool,
@@ -417,7 +466,7 @@ pub struct SpecComparison {
 }
 
 /// Something that the plan cannot do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
     /// The node, if it concerns one.
     pub node: Option<String>,

@@ -36,24 +36,18 @@ pub fn unsupported(catalog: &Catalog, resolved: &ResolvedManifest, plan: &Plan) 
             ),
             NodeType::Vm | NodeType::Ct | NodeType::Pve => {}
         }
-        match written.mode.value {
-            Mode::Push => {}
-            Mode::Pull | Mode::Hybrid => refuse(
-                format!(
-                    "configuration by {} is not implemented yet; the node would stay unconfigured",
-                    written.mode.value
-                ),
-                &written.mode.origin,
-                "--mode push configures it from the driver",
-            ),
-        }
         if let Some(spec) = &written.spec
             && wanted.kind == GuestKind::Ct
             && !traits.seeds_containers
         {
+            let host = &node.host;
+            let why = match written.mode.value {
+                Mode::Push | Mode::Hybrid => "the driver cannot log in to containers",
+                Mode::Pull => "no first-boot data is written to containers",
+            };
             refuse(
                 format!(
-                    "the driver cannot log in to containers on Proxmox VE, so the spec `{}` would not be applied",
+                    "{why} on `{host}`, so the spec `{}` would not be applied",
                     spec.value
                 ),
                 &spec.origin,
@@ -107,6 +101,13 @@ fn missing_features<'n>(
                 "use a network without `vlan`, or another host",
             ));
         }
+    }
+    if wanted.kind == GuestKind::Ct && !traits.runs_containers {
+        missing.push((
+            format!("`{host}` does not support containers"),
+            &node.kind.origin,
+            "use `type: vm`, or another host",
+        ));
     }
     let source = node.template.as_ref().or(node.image.as_ref());
     if let Some(source) = source.filter(|_| !traits.has_storages && wanted.image.is_none()) {

@@ -14,8 +14,8 @@ use super::spec::{all_keys, posture_settings, ssh_keys, texts};
 pub enum Compat {
     /// The current keys.
     Current,
-    /// The keys of the driver handbook, exactly.
-    Seed,
+    /// Exactly the keys that earlier homestak tools expect.
+    Legacy,
 }
 
 /// Resolves the variables for a posture. `None` if the posture does not exist.
@@ -53,12 +53,12 @@ pub fn variables(
         "pve_remove_subscription_nag": nag,
         "packages": packages,
         "ssh_port": posture_settings.port.value,
-        "ssh_permit_root_login": posture_settings.permit_root_login.value.word(),
-        "ssh_password_authentication": posture_settings.password_authentication.value.word(),
+        "ssh_permit_root_login": posture_settings.permit_root_login.value.name(),
+        "ssh_password_authentication": posture_settings.password_authentication.value.name(),
         "sudo_nopasswd": posture_settings.nopasswd.value,
         "fail2ban_enabled": posture_settings.fail2ban.value,
     });
-    if compat == Compat::Seed {
+    if compat == Compat::Legacy {
         variables["env_name"] = posture.into();
     }
     variables["posture_name"] = posture.into();

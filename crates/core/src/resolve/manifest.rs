@@ -14,7 +14,7 @@ use super::node_graph::{GraphNode, NodeGraph, node_graph};
 use super::origin::{Origin, WithOrigin, written_or};
 use super::pattern::pattern;
 use super::reference::dangling;
-use super::{site, spec, vmid};
+use super::{site, spec, trigger, vmid};
 
 /// What the command line and the journal add to the documents.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct ResolveOptions {
     pub host: Option<String>,
     /// Mode of all nodes (`--mode`).
     pub mode: Option<Mode>,
-    /// Recorded vmids of existing nodes.
+    /// The vmids of existing nodes, from the journal.
     pub recorded: BTreeMap<NodeName, Vmid>,
 }
 
@@ -42,18 +42,20 @@ pub struct ResolvedSettings {
     pub on_error: WithOrigin<OnError>,
     /// How many nodes to process at once.
     pub parallelism: WithOrigin<i64>,
+    /// How many nodes to update at once.
+    pub at_once: WithOrigin<i64>,
 }
 
 impl ResolvedSettings {
     /// Returns the timeouts that the manifest sets.
     pub fn limits(&self) -> Timeouts {
-        let mut limits = Timeouts::default();
+        let mut timeouts = Timeouts::default();
         for (limit, seconds) in &self.timeouts {
             let seconds = u64::try_from(seconds.value).unwrap_or(0);
             // Cannot fail: the values were checked when the document was decoded.
-            _ = limits.set(*limit, seconds);
+            _ = timeouts.set(*limit, seconds);
         }
-        limits
+        timeouts
     }
 }
 
@@ -93,31 +95,31 @@ pub fn manifest(
         return (None, diagnostics);
     };
 
-    let topology = node_graph(manifest, catalog, options, &mut diagnostics);
-    let pattern = pattern(manifest, &topology, &mut diagnostics);
+    let node_graph = node_graph(manifest, catalog, options, &mut diagnostics);
+    let pattern = pattern(manifest, &node_graph, &mut diagnostics);
     let resolver = NodeResolver {
         catalog,
         manifest,
         options,
     };
-    let mut nodes: Vec<ResolvedNode> = topology
+    let mut nodes: Vec<ResolvedNode> = node_graph
         .nodes
         .iter()
-        .map(|node_ref| resolver.node(node_ref, &mut diagnostics))
+        .map(|graph_node| resolver.node(graph_node, &mut diagnostics))
         .collect();
-    check_unnamed(manifest, &topology, &resolver, &mut diagnostics);
-    set_relations(&mut nodes, &topology, catalog, options, &mut diagnostics);
-    assign_vmids(&mut nodes, &topology, &resolver, &mut diagnostics);
+    check_unnamed(manifest, &node_graph, &resolver, &mut diagnostics);
+    set_relations(&mut nodes, &node_graph, catalog, options, &mut diagnostics);
+    assign_vmids(&mut nodes, &node_graph, &resolver, &mut diagnostics);
     check_addresses(&nodes, catalog, &mut diagnostics);
-    check_used(&nodes, catalog, &mut diagnostics);
+    check_used_documents(&nodes, catalog, &mut diagnostics);
 
     let resolved = ResolvedManifest {
         name: name.to_owned(),
         description: manifest.description.as_ref().map(|text| text.value.clone()),
-        hub: topology
+        hub: node_graph
             .hub
-            .map(|(hub, _)| topology.nodes[hub].name.value.clone()),
-        regions: topology
+            .map(|(hub, _)| node_graph.nodes[hub].name.value.clone()),
+        regions: node_graph
             .regions
             .iter()
             .map(|region| {
@@ -128,7 +130,7 @@ pub fn manifest(
                 (name, region.host.as_ref().map(|host| host.to_string()))
             })
             .collect(),
-        links: topology
+        links: node_graph
             .links
             .iter()
             .map(|(one, other, _)| (*one, *other))
@@ -143,17 +145,17 @@ pub fn manifest(
 /// Checks the references of nodes that are not in the graph: those without a valid or unique name.
 fn check_unnamed(
     manifest: &Manifest,
-    topology: &NodeGraph<'_>,
+    node_graph: &NodeGraph<'_>,
     resolver: &NodeResolver<'_>,
     diagnostics: &mut Diagnostics,
 ) {
     let Some(placeholder) = NodeName::new("unnamed") else {
         return;
     };
-    let in_graph: BTreeSet<Span> = topology
+    let in_graph: BTreeSet<Span> = node_graph
         .nodes
         .iter()
-        .map(|node_ref| node_ref.node.span)
+        .map(|graph_node| graph_node.node.span)
         .collect();
     let all = manifest.nodes.iter().flat_map(|nodes| &nodes.value);
     for node in all.filter(|node| !in_graph.contains(&node.span)) {
@@ -199,6 +201,9 @@ fn settings(manifest: &Manifest) -> ResolvedSettings {
         .parallelism
         .as_ref()
         .map(|value| WithOrigin::written(value.0, value.span));
+    let updates = written.updates.as_ref();
+    let at_once = updates.and_then(|updates| updates.at_once.as_ref());
+    let at_once = at_once.map(|value| WithOrigin::written(value.0, value.span));
     let timeouts = written.timeouts.as_ref();
     let timeouts = timeouts.map(|timeouts| timeouts.value.limits());
     ResolvedSettings {
@@ -212,31 +217,32 @@ fn settings(manifest: &Manifest) -> ResolvedSettings {
         timeout_buffer: buffer.unwrap_or_else(|| WithOrigin::built_in(60)),
         on_error: written_or(written.on_error.as_ref(), OnError::Stop),
         parallelism: parallelism.unwrap_or_else(|| WithOrigin::built_in(4)),
+        at_once: at_once.unwrap_or_else(|| WithOrigin::built_in(1)),
     }
 }
 
-/// Sets what follows from the graph: parent, peers, region, depth and host.
+/// Sets what the graph determines: parent, peers, region, depth and host.
 fn set_relations(
     nodes: &mut [ResolvedNode],
-    topology: &NodeGraph<'_>,
+    node_graph: &NodeGraph<'_>,
     catalog: &Catalog,
     options: &ResolveOptions,
     diagnostics: &mut Diagnostics,
 ) {
-    for (at, node_ref) in topology.nodes.iter().enumerate() {
+    for (at, graph_node) in node_graph.nodes.iter().enumerate() {
         let node = &mut nodes[at];
-        let name = |at: usize| topology.nodes[at].name.value.clone();
-        node.parent = topology.graph.parent(at).map(name);
-        node.peers = node_ref.peers.iter().map(|peer| name(*peer)).collect();
-        node.depth = topology.graph.depth(at);
-        let region = node_ref.region.map(|region| topology.regions[region]);
+        let name = |at: usize| node_graph.nodes[at].name.value.clone();
+        node.parent = node_graph.graph.parent(at).map(name);
+        node.peers = graph_node.peers.iter().map(|peer| name(*peer)).collect();
+        node.depth = node_graph.graph.depth(at);
+        let region = graph_node.region.map(|region| node_graph.regions[region]);
         node.region = region
             .and_then(|region| region.name.as_ref())
             .map(|name| name.to_string());
         if node.parent.is_some() {
             continue;
         }
-        let written = node_ref.node.host.as_ref();
+        let written = graph_node.node.host.as_ref();
         if let Some(host) = written.filter(|host| !catalog.has_host(host.as_str())) {
             diagnostics.push(dangling(
                 Code::NoSuchHost,
@@ -249,7 +255,7 @@ fn set_relations(
         let of_region = region.and_then(|region| region.host.as_ref());
         node.host = written
             .map(|host| WithOrigin::written(host.to_string(), host.span))
-            .or_else(|| node_ref.parent_host.clone())
+            .or_else(|| graph_node.parent_host.clone())
             .or_else(|| of_region.map(|host| WithOrigin::written(host.to_string(), host.span)))
             .or_else(|| {
                 let value = options.host.clone()?;
@@ -263,24 +269,25 @@ fn set_relations(
 
 fn assign_vmids(
     nodes: &mut [ResolvedNode],
-    topology: &NodeGraph<'_>,
+    node_graph: &NodeGraph<'_>,
     resolver: &NodeResolver<'_>,
     diagnostics: &mut Diagnostics,
 ) {
-    // The graph has no cycles: those of the documents were removed.
-    let root = |at: usize| std::iter::successors(Some(at), |at| topology.graph.parent(*at)).last();
+    // The graph has no cycles: `node_graph` has removed them.
+    let root =
+        |at: usize| std::iter::successors(Some(at), |at| node_graph.graph.parent(*at)).last();
     let host = |at: usize| nodes[root(at)?].host.as_ref();
-    let candidates: Vec<vmid::VmidCandidate<'_>> = topology
+    let candidates: Vec<vmid::VmidCandidate<'_>> = node_graph
         .nodes
         .iter()
         .zip(nodes.iter())
         .enumerate()
-        .map(|(at, (node_ref, node))| vmid::VmidCandidate {
+        .map(|(at, (graph_node, node))| vmid::VmidCandidate {
             numbered: host(at)
                 .is_none_or(|host| resolver.catalog.traits_of(&host.value).numbers_guests),
-            name: &node_ref.name.value,
-            name_span: node_ref.name.span,
-            written: node_ref.node.vmid.as_ref(),
+            name: &graph_node.name.value,
+            name_span: graph_node.name.span,
+            written: graph_node.node.vmid.as_ref(),
             scope: match (&node.parent, &node.host) {
                 (Some(parent), _) => format!("node {parent}"),
                 (None, Some(host)) => format!("host {}", host.value),
@@ -299,9 +306,27 @@ fn assign_vmids(
     }
 }
 
+/// What has an address.
+enum AddressOwner<'a> {
+    /// A host of the site. It has no network, so that its address is taken in all of them.
+    Host(&'a str),
+    /// A node of the manifest.
+    Node(&'a str),
+}
+
+impl std::fmt::Display for AddressOwner<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(name) => write!(f, "the host `{name}`"),
+            Self::Node(name) => write!(f, "`{name}`"),
+        }
+    }
+}
+
 /// Reports duplicate addresses. The same address in two named networks is not a duplicate.
 fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut Diagnostics) {
-    let mut taken: BTreeMap<(Option<&str>, std::net::IpAddr), (String, Span)> = BTreeMap::new();
+    let mut taken: BTreeMap<(Option<&str>, std::net::IpAddr), (AddressOwner<'_>, Span)> =
+        BTreeMap::new();
     let hosts = catalog
         .hosts
         .iter()
@@ -313,7 +338,7 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut 
     for (name, ip) in hosts.chain(nodes_ips) {
         taken
             .entry((None, ip.value))
-            .or_insert_with(|| (format!("the host `{name}`"), ip.span));
+            .or_insert((AddressOwner::Host(name), ip.span));
     }
     let mut sorted: Vec<&ResolvedNode> = nodes.iter().collect();
     sorted.sort_by_key(|node| node.span);
@@ -334,10 +359,10 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut 
         };
         let host = taken
             .get(&(None, address.ip))
-            .filter(|(owner, _)| owner.starts_with("the host"));
+            .filter(|(owner, _)| matches!(owner, AddressOwner::Host(_)));
         let earlier = taken.get(&(network, address.ip)).or(host);
         if let Some((owner, first)) = earlier {
-            // An address in a shared spec has one span: report the nodes instead.
+            // Both nodes may use the same spec. Then both spans are the same: report the node.
             let (here, there) = if *first == written {
                 (node.span, written)
             } else {
@@ -356,13 +381,16 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut 
                 .hint("use a unique address for each machine, or `ip: dhcp`"),
             );
         } else {
-            taken.insert((network, address.ip), (format!("`{}`", node.name), written));
+            taken.insert(
+                (network, address.ip),
+                (AddressOwner::Node(node.name.as_str()), written),
+            );
         }
     }
 }
 
 /// Adds the diagnostics of all documents that the manifest uses.
-fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut Diagnostics) {
+fn check_used_documents(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut Diagnostics) {
     site::check_site(catalog, diagnostics);
     let names = |pick: fn(&ResolvedNode) -> Option<&WithOrigin<String>>| -> BTreeSet<&str> {
         nodes
@@ -379,6 +407,7 @@ fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut Diagn
     for spec in &specs {
         spec::notice_hostname(catalog, spec, diagnostics);
     }
+    trigger::check_modes(catalog, nodes, diagnostics);
     for preset in names(|node| node.preset.as_ref()) {
         if let Some(document) = catalog.presets.get(preset) {
             diagnostics.extend(document.diagnostics.clone());

@@ -16,6 +16,7 @@ mod secret_visibility;
 pub mod site;
 pub mod spec;
 pub mod tofu;
+pub mod trigger;
 mod vmid;
 
 pub use address::Networking;

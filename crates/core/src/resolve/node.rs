@@ -192,7 +192,7 @@ impl NodeResolver<'_> {
             return Some(WithOrigin::written(preset.to_string(), preset.span));
         }
         if presets.contains_key(FALLBACK) {
-            diagnostics.push(notice_built_in(node_ref, "preset", FALLBACK));
+            self.notice_built_in(node_ref, "preset", FALLBACK, diagnostics);
             return Some(WithOrigin::built_in(FALLBACK.into()));
         }
         diagnostics.push(
@@ -204,6 +204,21 @@ impl NodeResolver<'_> {
             .hint("write `preset: NAME` on the node, or under `defaults` in `site.yaml`"),
         );
         None
+    }
+
+    /// Reports that a built-in default is used, unless `site.yaml` has errors: what it sets is then
+    /// not known.
+    fn notice_built_in(
+        &self,
+        node_ref: &GraphNode<'_>,
+        key: &str,
+        value: &str,
+        diagnostics: &mut Diagnostics,
+    ) {
+        let site = self.catalog.site.as_ref();
+        if site.is_none_or(|site| site.diagnostics.errors() == 0) {
+            diagnostics.push(notice_built_in(node_ref, key, value));
+        }
     }
 
     fn image(
@@ -240,7 +255,7 @@ impl NodeResolver<'_> {
                     .or_else(|| defaults.and_then(|defaults| defaults.image.as_ref()));
                 let Some(image) = image else {
                     if !node.invalid.contains(&"image") {
-                        diagnostics.push(notice_built_in(node_ref, "image", FALLBACK));
+                        self.notice_built_in(node_ref, "image", FALLBACK, diagnostics);
                     }
                     return (Some(WithOrigin::built_in(FALLBACK.into())), None);
                 };

@@ -11,7 +11,7 @@ use crate::graph::Graph;
 
 use super::manifest::ResolveOptions;
 use super::origin::{Origin, WithOrigin};
-use super::reference::{dangling, report_dangling};
+use super::reference::{dangling, report_dangling, report_no_parent};
 
 /// A node of the manifest in the graph.
 pub(super) struct GraphNode<'a> {
@@ -149,10 +149,9 @@ fn parents(
             );
         } else {
             let others = names.iter().filter(|name| **name != &node_ref.name.value);
-            let known = others.map(|name| name.as_str()).chain(catalog.host_names());
-            let what = (Code::NoSuchParent, "node");
+            let others = others.map(|name| name.as_str());
             let from = (parent.as_str(), parent.span);
-            report_dangling(diagnostics, what, from, names.len(), known);
+            report_no_parent(diagnostics, from, names.len(), others, catalog.host_names());
         }
     }
     parents

@@ -35,15 +35,49 @@ pub(super) fn report_dangling<'k>(
     n_known: usize,
     known: impl Iterator<Item = &'k str>,
 ) {
-    let suggest =
-        n_known <= MANY_NAMES && !diagnostics.is_full() || diagnostics.errors() < MAX_SUGGESTIONS;
-    diagnostics.push(if suggest {
+    diagnostics.push(if suggests(diagnostics, n_known) {
         dangling(code, span, what, name, known)
     } else {
-        Diagnostic::error(code, span, format!("there is no {what} `{name}`")).hint(format!(
-            "there are {n_known} others; fix the first errors first"
-        ))
+        Diagnostic::error(code, span, format!("there is no {what} `{name}`"))
+            .hint(too_many(n_known))
     });
+}
+
+fn suggests(diagnostics: &Diagnostics, n_known: usize) -> bool {
+    n_known <= MANY_NAMES && !diagnostics.is_full() || diagnostics.errors() < MAX_SUGGESTIONS
+}
+
+fn too_many(n_known: usize) -> String {
+    format!("there are {n_known} others; fix the first errors first")
+}
+
+/// Reports a parent that is neither a node of the manifest nor a host.
+pub(super) fn report_no_parent<'k>(
+    diagnostics: &mut Diagnostics,
+    (name, span): (&str, Span),
+    n_known: usize,
+    nodes: impl Iterator<Item = &'k str>,
+    hosts: impl Iterator<Item = &'k str>,
+) {
+    let hint = if suggests(diagnostics, n_known) {
+        let (nodes, hosts): (Vec<&str>, Vec<&str>) = (nodes.collect(), hosts.collect());
+        match closest(name, nodes.iter().chain(&hosts).copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if nodes.is_empty() => {
+                "the manifest has no other node; remove `parent` for a node that runs on a host"
+                    .to_owned()
+            }
+            None => format!(
+                "nodes of this manifest: {}; hosts: {}",
+                list(&nodes),
+                list(&hosts)
+            ),
+        }
+    } else {
+        too_many(n_known)
+    };
+    let message = format!("there is no node `{name}`");
+    diagnostics.push(Diagnostic::error(Code::NoSuchParent, span, message).hint(hint));
 }
 
 /// Lists the first few names for a hint.

@@ -140,11 +140,12 @@ impl ResolvedManifest {
         json.put_value("settings.cleanup_on_failure", &settings.cleanup_on_failure);
         json.put_value("settings.timeout_buffer", &settings.timeout_buffer);
         for (limit, seconds) in &settings.timeouts {
-            let path = format!("settings.timeouts.{}", limit.word());
+            let path = format!("settings.timeouts.{}", limit.name());
             json.put_value(&path, seconds);
         }
         json.put_text("settings.on_error", &settings.on_error);
         json.put_value("settings.parallelism", &settings.parallelism);
+        json.put_value("settings.updates.at_once", &settings.at_once);
         json
     }
 }

@@ -1,6 +1,6 @@
 //! Validates a site: all documents and references, used or not.
 //!
-//! Secrets that could not be opened are unknown, not missing: nothing is concluded from them.
+//! Secrets that could not be decrypted are unknown, not missing: nothing is concluded from them.
 
 use std::collections::BTreeSet;
 
@@ -265,7 +265,8 @@ pub(super) fn notice_no_keys(
     if secrets_unknown(catalog) || ssh_keys(catalog).is_some_and(|keys| !keys.is_empty()) {
         return;
     }
-    let message = "the site has no SSH keys, so nobody can log in to a node with one";
+    let message =
+        "the site has no SSH keys, so only homestak itself can log in to nodes, with its own key";
     diagnostics.push(
         Diagnostic::notice(Code::NoKeys, secrets.span(), message)
             .hint("add your public key under `ssh_keys`: `YOU@HOST: \"ssh-ed25519 ...\"`"),
@@ -298,7 +299,7 @@ fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, diagnostics: &mu
     ));
 }
 
-/// Returns why the SSH keys of a spec's users are unknown: the secrets could not be opened or read in
+/// Returns why the SSH keys of a spec's users are unknown: the secrets could not be decrypted or read in
 /// full. `None` if they are known, or if no user gets any.
 pub fn unknown_keys<'c>(catalog: &'c Catalog, spec: &str) -> Option<&'c Diagnostic> {
     let access = catalog.specs.get(spec)?.value.as_ref()?.access.as_ref()?;
@@ -362,14 +363,17 @@ fn without_secrets(catalog: &Catalog, diagnostic: Diagnostic, section: &str) -> 
     ))
 }
 
-/// Returns whether the secrets could not be opened or read in full, so that a missing id may only be
+/// Returns whether the secrets could not be decrypted or read in full, so that a missing id may only be
 /// unreadable. Malformed values still exist.
-fn secrets_unknown(catalog: &Catalog) -> bool {
+pub(super) fn secrets_unknown(catalog: &Catalog) -> bool {
     catalog.secrets.as_ref().is_some_and(|secrets| {
         secrets.value.is_none()
             || secrets.diagnostics.iter().any(|diagnostic| {
                 diagnostic.severity == Severity::Error
-                    && !matches!(diagnostic.code, Code::Malformed | Code::SigningKey)
+                    && !matches!(
+                        diagnostic.code,
+                        Code::Malformed | Code::SigningKey | Code::WebhookSecret
+                    )
             })
     })
 }

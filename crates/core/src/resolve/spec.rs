@@ -1,5 +1,5 @@
-//! Resolves a spec for a node: the same bytes whatever the mode, with a posture in any case and the
-//! name of the node as host name.
+//! Resolves a spec for a node. The result has the same bytes in every mode. It always has a posture,
+//! and the name of the node as host name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -353,18 +353,32 @@ fn run(out: &mut ResolvedJson, spec: &Spec) {
             out.put(path, duration.to_string(), &Origin::Written(duration.span));
         }
     }
-    if let Some(port) = &run.port {
-        out.put("run.port", port.0, &Origin::Written(port.span));
-    }
-    for (path, text) in [
-        ("run.path", &run.path),
-        ("run.repo", &run.repo),
-        ("run.branch", &run.branch),
-    ] {
-        if let Some(text) = text {
-            out.put(path, text.value.clone(), &Origin::Written(text.span));
+    let texts = [
+        ("run.webhook", run.webhook.as_ref().map(spanned_text)),
+        ("run.repo", run.repo.as_ref().map(spanned_text)),
+        ("run.branch", run.branch.as_ref().map(spanned_text)),
+        ("run.updates", run.updates.as_ref().map(spanned_text)),
+    ];
+    for (path, text) in texts {
+        if let Some((text, span)) = text {
+            out.put(path, text, &Origin::Written(span));
         }
     }
+    if let Some(signers) = &run.signed_by {
+        let list: Vec<String> = signers.iter().map(ToString::to_string).collect();
+        out.put("run.signed_by", list, &Origin::Written(signers.span));
+    }
+    if let Some(windows) = &run.window {
+        out.put(
+            "run.window",
+            windows.texts(),
+            &Origin::Written(windows.span),
+        );
+    }
+}
+
+fn spanned_text<T: std::fmt::Display>(value: &Spanned<T>) -> (String, Span) {
+    (value.to_string(), value.span)
 }
 
 /// Reports diagnostics of a spec and of the documents it references.
@@ -379,28 +393,7 @@ pub fn check(catalog: &Catalog, name: &str, diagnostics: &mut Diagnostics) {
     check_posture(catalog, spec, whole, diagnostics);
     check_keys(catalog, spec, diagnostics);
     check_services(spec, diagnostics);
-    check_trigger(spec, diagnostics);
-}
-
-/// Reports triggers that are not implemented.
-fn check_trigger(spec: &Spec, diagnostics: &mut Diagnostics) {
-    use crate::doc::spec::Trigger;
-    let trigger = spec.run.as_ref().and_then(|run| run.trigger.as_ref());
-    let Some(trigger) = trigger else { return };
-    match trigger.value {
-        Trigger::Schedule | Trigger::Manual => {}
-        Trigger::Webhook | Trigger::Git => diagnostics.push(
-            Diagnostic::notice(
-                Code::NoEffect,
-                trigger.span,
-                format!(
-                    "`trigger: {}` is not implemented yet: it acts like `manual`",
-                    trigger.value
-                ),
-            )
-            .hint("use `trigger: schedule` to correct drift automatically"),
-        ),
-    }
+    super::trigger::check(catalog, spec, diagnostics);
 }
 
 /// Reports units that are both enabled and disabled.

@@ -107,7 +107,7 @@ pub fn variables(
             put("vm_user", vm_user.into());
             put("ssh_host", ssh_host(api, endpoint).into());
         }
-        Compat::Seed => put(
+        Compat::Legacy => put(
             "ssh_user",
             host_user.map_or(target.user, |user| user.as_str()).into(),
         ),
@@ -133,7 +133,7 @@ pub fn variables(
                 .collect();
             put("dns_servers", dns.into());
         }
-        Compat::Seed => put("spec_server", server_url.into()),
+        Compat::Legacy => put("spec_server", server_url.into()),
     }
     let vms = nodes
         .iter()

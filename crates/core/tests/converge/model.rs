@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::converge::{
-    ACCOUNTS, Decision, Facts, FileFact, PackageFact, Resource, SSHD, SSHD_D, State, Step,
+    ACCOUNTS, ConvergeStep, Decision, Facts, FileFact, PackageFact, Resource, SSHD, SSHD_D, State,
     UndoPlan, UnitFact, UserFact, decide,
 };
 
@@ -75,7 +75,7 @@ impl Model {
                 limit -= 1;
                 self.act(step);
                 self.state.pending.remove(step);
-                if matches!(step, Step::Packages { .. }) {
+                if matches!(step, ConvergeStep::Packages { .. }) {
                     again = true;
                     break;
                 }
@@ -96,7 +96,7 @@ impl Model {
         let before_packages = self.state.clone();
         let mut decision = decide(desired, &self.facts, &self.state);
         assert_eq!(decision.refusals, [""; 0]);
-        if let Some(packages @ Step::Packages { .. }) = decision.steps.first() {
+        if let Some(packages @ ConvergeStep::Packages { .. }) = decision.steps.first() {
             self.act(packages);
             self.state.managed = self.state.managed.with(&decision.intent);
             decision = decide(desired, &self.facts, &self.state);
@@ -130,10 +130,10 @@ impl Model {
         before
     }
 
-    fn act(&mut self, step: &Step) {
+    fn act(&mut self, step: &ConvergeStep) {
         let facts = &mut self.facts;
         match step.clone() {
-            Step::Packages { install, remove } => {
+            ConvergeStep::Packages { install, remove } => {
                 for package in install {
                     let (name, version) = package.split_once('=').unwrap_or((&package, "1"));
                     self.facts.packages.insert(
@@ -159,7 +159,7 @@ impl Model {
                     self.facts.units.remove(&format!("{name}.service"));
                 }
             }
-            Step::CreateUser { name, shell } => {
+            ConvergeStep::CreateUser { name, shell } => {
                 let user = UserFact {
                     home: format!("/home/{name}"),
                     group: name.clone(),
@@ -169,12 +169,12 @@ impl Model {
                 };
                 facts.users.insert(name, user);
             }
-            Step::EnableLogin { name, shell } => {
+            ConvergeStep::EnableLogin { name, shell } => {
                 let user = facts.users.get_mut(&name).unwrap();
                 user.shell = shell;
                 user.expired = false;
             }
-            Step::Directory {
+            ConvergeStep::Directory {
                 path,
                 mode,
                 owner,
@@ -184,7 +184,7 @@ impl Model {
                     .files
                     .insert(path, FileFact::Directory { mode, owner, group });
             }
-            Step::Write {
+            ConvergeStep::Write {
                 path,
                 content,
                 mode,
@@ -206,17 +206,17 @@ impl Model {
                     },
                 );
             }
-            Step::Link { path, target } => {
+            ConvergeStep::Link { path, target } => {
                 facts.files.insert(path, FileFact::Link { target });
             }
-            Step::Delete { path } => {
+            ConvergeStep::Delete { path } => {
                 facts.files.remove(&path);
             }
-            Step::Hostname { name } => facts.hostname = name,
-            Step::Sysctl { key, value } => {
+            ConvergeStep::Hostname { name } => facts.hostname = name,
+            ConvergeStep::Sysctl { key, value } => {
                 facts.sysctl.insert(key, value);
             }
-            Step::Network { .. } => {
+            ConvergeStep::Network { .. } => {
                 self.load("network");
                 let own = self
                     .facts
@@ -233,25 +233,25 @@ impl Model {
                 self.facts.network.addresses = value("Address=").into_iter().collect();
                 self.facts.network.gateway = value("Gateway=");
             }
-            Step::DaemonReload => {}
-            Step::Stop { unit } => {
+            ConvergeStep::DaemonReload => {}
+            ConvergeStep::Stop { unit } => {
                 facts.units.get_mut(&unit).unwrap().active_state = "inactive".into();
             }
-            Step::Disable { unit } => {
+            ConvergeStep::Disable { unit } => {
                 facts.units.get_mut(&unit).unwrap().file_state = "disabled".into();
             }
-            Step::Enable { unit, .. } => {
+            ConvergeStep::Enable { unit, .. } => {
                 facts.units.get_mut(&unit).unwrap().file_state = "enabled".into();
             }
-            Step::Start { unit } => {
+            ConvergeStep::Start { unit } => {
                 facts.units.get_mut(&unit).unwrap().active_state = "active".into();
                 self.load(&unit);
             }
-            Step::Reload { unit } | Step::Restart { unit } => self.load(&unit),
-            Step::RemoveFromGroup { user, group } => {
+            ConvergeStep::Reload { unit } | ConvergeStep::Restart { unit } => self.load(&unit),
+            ConvergeStep::RemoveFromGroup { user, group } => {
                 facts.users.get_mut(&user).unwrap().groups.remove(&group);
             }
-            Step::DisableLogin { name } => {
+            ConvergeStep::DisableLogin { name } => {
                 let user = facts.users.get_mut(&name).unwrap();
                 user.expired = true;
                 user.shell = "/usr/sbin/nologin".into();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use homestak_core::converge::{
-    Facts, FileFact, NetworkFact, NetworkManager, PackageFact, Step, SystemFact, UnitFact,
+    ConvergeStep, Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact,
     UserFact, decide,
 };
 use proptest::prelude::*;
@@ -333,9 +333,9 @@ proptest! {
         }
         // The earlier spec needs no steps except for packages.
         let earlier = decide(&read(&one), &model.facts, &model.state);
-        let about_files = |step: &&Step| matches!(step, Step::Write { .. } | Step::Delete { .. } | Step::DisableLogin { .. } | Step::EnableLogin { .. });
+        let about_files = |step: &&ConvergeStep| matches!(step, ConvergeStep::Write { .. } | ConvergeStep::Delete { .. } | ConvergeStep::DisableLogin { .. } | ConvergeStep::EnableLogin { .. });
         // If a package must be installed first, the node is compared again afterwards.
-        let again = matches!(earlier.steps.first(), Some(Step::Packages { install, .. }) if !install.is_empty());
+        let again = matches!(earlier.steps.first(), Some(ConvergeStep::Packages { install, .. }) if !install.is_empty());
         let steps: Vec<_> = earlier.steps.iter().filter(about_files).filter(|_| !again).collect();
         prop_assert!(steps.is_empty(), "{:#?}", steps);
         // The other spec can be applied later.

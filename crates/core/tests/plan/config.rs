@@ -1,6 +1,6 @@
 //! Plans for nodes whose configuration could not be inspected.
 
-use homestak_core::plan::{AppliedSpec, InspectionFailure};
+use homestak_core::plan::{AppliedSpec, InspectionFailure, SpecComparison};
 
 use super::*;
 
@@ -17,6 +17,7 @@ fn uninspected(power: PowerState, change: impl Fn(&mut NodeRecord, &mut Observed
         spec: "base".to_owned(),
         digest: "new".to_owned(),
         port: 22,
+        mode: Mode::Push,
         found: None,
         unseen: (power == PowerState::Running).then(|| InspectionFailure {
             why: "its host key is not known here".into(),
@@ -45,6 +46,7 @@ fn configured(digest: &str) -> Option<AppliedSpec> {
         spec: "base".to_owned(),
         digest: digest.to_owned(),
         port: 22,
+        mode: None,
     })
 }
 
@@ -156,5 +158,57 @@ fn guest_of_unknown_power() -> ObservedGuest {
     ObservedGuest {
         power: PowerState::Unknown,
         ..ours("a", 200)
+    }
+}
+
+/// Plans for a node that complies with its spec, configured last in a mode.
+fn compliant(before: Option<Mode>, mode: Mode) -> Plan {
+    let (catalog, resolved) = documents(ONE);
+    let there = ours("a", 200);
+    let mut known = record(&there, "a");
+    known.configured = configured("new");
+    if let Some(configured) = &mut known.configured {
+        configured.mode = before;
+    }
+    let config = ConfigPlan {
+        spec: "base".to_owned(),
+        digest: "new".to_owned(),
+        port: 22,
+        mode,
+        found: Some(SpecComparison {
+            settled: true,
+            ..SpecComparison::default()
+        }),
+        unseen: None,
+    };
+    plan(&PlanInputs {
+        site: &site(),
+        catalog: &catalog,
+        resolved: &resolved,
+        observations: &[(
+            NodeLocation::Host("father".to_owned()),
+            Observation::Available(host(vec![there])),
+        )]
+        .into(),
+        records: &[known].into_iter().collect(),
+        other_records: &OtherRecords::default(),
+        configs: &[("a".to_owned(), config)].into(),
+        options: &PlanOptions::new(Verb::Apply),
+        step_durations: &StepDurations::default(),
+    })
+}
+
+#[test]
+fn another_mode_is_configured_although_the_spec_is_the_same() {
+    let plan = compliant(Some(Mode::Hybrid), Mode::Pull);
+    let node = plan.node("a").expect("the node");
+    assert_eq!(node.action, Action::Configure);
+    assert!(node.changes_mode() && !plan.removes_inside());
+    let text = "its mode changes from `hybrid` to `pull`";
+    assert!(has_reason(&plan, text), "{:#?}", plan.nodes);
+    // A record of an older program does not have the mode.
+    for (before, mode) in [(Some(Mode::Pull), Mode::Pull), (None, Mode::Pull)] {
+        let plan = compliant(before, mode);
+        assert_eq!(plan.node("a").expect("the node").action, Action::Nothing);
     }
 }

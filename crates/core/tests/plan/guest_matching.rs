@@ -183,12 +183,12 @@ fn a_guest_that_another_driver_replaced_is_refused_and_not_an_orphan() {
             panic!("{:#?}", plan.refusals);
         };
         assert!(refusal.hint.contains("manifest forget a"), "{refusal:?}");
-        let gone = |node: &&homestak_core::plan::NodePlan| {
+        let destroyed = |node: &&homestak_core::plan::NodePlan| {
             let found = node.found.as_ref().and_then(|found| found.guest.vmid);
             node.action == Action::Destroy && found == Some(201.into())
         };
         assert!(
-            !plan.nodes.iter().any(|node| gone(&node)),
+            !plan.nodes.iter().any(|node| destroyed(&node)),
             "{:#?}",
             plan.nodes
         );
@@ -205,13 +205,13 @@ fn a_guest_without_the_tag_of_the_site_is_not_an_orphan() {
     };
     let there = vec![untagged, ours("b", 500)];
     let plan = recorded(TWO, there, &[known], &PlanOptions::new(Verb::Destroy));
-    let gone: Vec<&str> = plan
+    let destroyed: Vec<&str> = plan
         .nodes
         .iter()
         .filter(|node| node.action == Action::Destroy)
         .map(|node| node.name.as_str())
         .collect();
-    assert_eq!(gone, ["b"]);
+    assert_eq!(destroyed, ["b"]);
 }
 
 #[test]

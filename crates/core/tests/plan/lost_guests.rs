@@ -52,7 +52,7 @@ fn in_hv(guest: &ObservedGuest, name: &str) -> NodeRecord {
     }
 }
 
-/// A record that says whether the node was created for guests to run on it.
+/// A record of a node, with whether it was created to host guests.
 fn hosting(guest: &ObservedGuest, name: &str, hosts_guests: Option<bool>) -> NodeRecord {
     NodeRecord {
         hosts_guests,
@@ -154,12 +154,12 @@ fn a_recorded_child_of_a_deleted_hypervisor_is_deleted_before_it() {
         let plan = planned(OTHER, there, &records, &options);
         assert_eq!(plan.refusals, []);
         let steps = &plan.steps;
-        let gone = |name: &str| {
+        let lost = |name: &str| {
             let of = |at: usize| plan.nodes[at].name == name;
             let mut steps = steps.iter();
             steps.position(|step| step.kind == StepKind::Destroy && step.node.is_some_and(of))
         };
-        let (kid, hv) = (gone("in").expect("in"), gone("hv").expect("hv"));
+        let (kid, hv) = (lost("in").expect("in"), lost("hv").expect("hv"));
         assert!(before(steps, hv).contains(&kid));
         let node = plan.node("in").expect("in");
         assert_eq!((node.host.as_str(), node.depth), ("father", 1));

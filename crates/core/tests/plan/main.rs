@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
+use homestak_core::doc::manifest::Mode;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{
     GuestKind, GuestRef, GuestUuid, Inventory, ObservedGuest, ObservedHost, ObservedStorage,
@@ -220,6 +221,7 @@ fn a_spec_that_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
         spec: "base".to_owned(),
         digest: String::new(),
         port: 22,
+        mode: Mode::Push,
         found: Some(found),
         unseen: None,
     };

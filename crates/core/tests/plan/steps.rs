@@ -112,7 +112,7 @@ proptest! {
         for (at, step) in plan.steps.iter().enumerate() {
             prop_assert_eq!(plan.steps.position(&step.id), Some(at));
             // It starts with its kind, and no number was needed to make it unique.
-            let start = format!("{}:father/", step.kind.word());
+            let start = format!("{}:father/", step.kind.name());
             prop_assert!(step.id.as_str().starts_with(&start), "{}", step.id);
         }
         let text = serde_json::to_string(&plan).expect("JSON");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use homestak_api::runtime::leavable;
+use homestak_api::runtime::interruptible;
 use homestak_engine::context::run_blocking;
 use homestak_engine::ports::{ErrorClass, PortError, Sent};
 use homestak_providers::local::RemoteTransport;
@@ -41,15 +41,19 @@ impl RemoteTransport for SshCarrier {
             ran.map_err(|error| error.to_port_error(&at))
         });
         // Cancel safety: the call completes there; the next caller finds its result.
-        let output = leavable(ROOM, ran).await?;
+        let output = interruptible(ROOM, ran).await?;
         if output.status == 0 {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().lines().last().unwrap_or("no output");
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim().lines().last().unwrap_or("no output");
         Err(PortError {
             class: ErrorClass::Unreachable { sent: Sent::Maybe },
-            ..PortError::refused(&doing, format!("exit status {}: {said}", output.status), "")
+            ..PortError::refused(
+                &doing,
+                format!("exit status {}: {message}", output.status),
+                "",
+            )
         })
     }
 }

@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use homestak_api::runtime::leavable;
+use homestak_api::runtime::interruptible;
 use homestak_api::v1::HostDetail;
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::host_kind::HostKindInfo;
 use homestak_core::plan::Plan;
@@ -42,33 +43,46 @@ const ONE_TRY: Duration = Duration::from_secs(3);
 /// A kind of host.
 pub struct HostKind {
     /// Its name in documents.
-    pub word: &'static str,
+    pub name: &'static str,
     /// Its label in lists.
     pub label: &'static str,
+    /// The documents that are of this kind unless they name another; `None` for no documents.
+    pub default_of: Option<DocumentKind>,
     /// Properties of its hosts.
     pub traits: HostTraits,
     /// Creates the driver of this kind.
     pub open: fn(&Arc<HostContext>) -> Arc<dyn HostDriver>,
     /// For a kind with one built-in host, named after the kind: the directory that exists once the
     /// host has data.
-    pub kept: Option<fn(&DriverSettings) -> PathBuf>,
+    pub data_directory: Option<fn(&DriverSettings) -> PathBuf>,
 }
 
 /// Returns the kinds as documents and plans need them.
-pub fn known(kinds: &[&HostKind]) -> Vec<HostKindInfo> {
-    let known = |kind: &&HostKind| HostKindInfo {
-        name: kind.word,
+pub fn kind_infos(kinds: &[&HostKind]) -> Vec<HostKindInfo> {
+    let info = |kind: &&HostKind| HostKindInfo {
+        name: kind.name,
         label: kind.label,
-        is_built_in: kind.kept.is_some(),
+        is_built_in: kind.data_directory.is_some(),
+        default_of: kind.default_of,
         traits: kind.traits,
     };
-    kinds.iter().map(known).collect()
+    kinds.iter().map(info).collect()
+}
+
+/// Returns the built-in host of the first kind with some trait.
+pub fn built_in_host(
+    settings: &DriverSettings,
+    is_meant: impl Fn(&HostTraits) -> bool,
+) -> Option<&'static str> {
+    let mut kinds = settings.kinds.iter();
+    let kind = kinds.find(|kind| kind.data_directory.is_some() && is_meant(&kind.traits));
+    kind.map(|kind| kind.name)
 }
 
 /// Returns built-in hosts that have data.
-pub fn kept(settings: &DriverSettings) -> impl Iterator<Item = &'static str> {
-    let kept = |kind: &&&HostKind| kind.kept.is_some_and(|of| of(settings).exists());
-    settings.kinds.iter().filter(kept).map(|kind| kind.word)
+pub fn hosts_with_data(settings: &DriverSettings) -> impl Iterator<Item = &'static str> {
+    let has_data = |kind: &&&HostKind| kind.data_directory.is_some_and(|of| of(settings).exists());
+    settings.kinds.iter().filter(has_data).map(|kind| kind.name)
 }
 
 /// Connects to hosts of one kind, and checks them.
@@ -125,13 +139,13 @@ impl HostContext {
         Ok(door)
     }
 
-    /// Returns whether an SSH server greets at one of some ports.
-    async fn greets(&self, address: IpAddr, ports: &[u16]) -> bool {
+    /// Returns whether an SSH server answers at one of some ports.
+    async fn has_ssh_server(&self, address: IpAddr, ports: &[u16]) -> bool {
         let within = self.session.timeouts().of(Limit::Ssh);
         for port in ports {
             // Cancel safety: only closes a connection.
-            let greeted = greets(SocketAddr::new(address, *port), within);
-            if matches!(leavable(Duration::ZERO, greeted).await, Ok(true)) {
+            let answers = has_ssh_server(SocketAddr::new(address, *port), within);
+            if matches!(interruptible(Duration::ZERO, answers).await, Ok(true)) {
                 return true;
             }
         }
@@ -161,7 +175,7 @@ impl Hosts {
             doors: Mutex::default(),
         });
         let kinds = settings.kinds.iter();
-        let kinds = kinds.map(|kind| (kind.word, (kind.open)(&site)));
+        let kinds = kinds.map(|kind| (kind.name, (kind.open)(&site)));
         Self {
             kinds: kinds.collect(),
             site,
@@ -169,15 +183,24 @@ impl Hosts {
     }
 
     /// Returns the driver of a host.
-    pub fn of(&self, host: &str) -> &dyn HostDriver {
-        self.kinds[self.site.session.catalog.kind_of(host)].as_ref()
+    pub fn of(&self, host: &str) -> Result<&dyn HostDriver, DriverError> {
+        let kind = self.site.session.catalog.kind_of(host);
+        let driver = kind.and_then(|kind| self.kinds.get(kind.name));
+        driver.map(AsRef::as_ref).ok_or_else(|| {
+            DriverError::failed(format!("No kind is registered for the host `{host}`."))
+        })
+    }
+
+    fn connect(&self, host: &str) -> Result<&dyn HostDriver, PortError> {
+        let driver = self.of(host);
+        driver.map_err(|error| error.at_port(&format!("connect to `{host}`")))
     }
 }
 
 #[async_trait]
 impl HostConnector for Hosts {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
-        self.of(name).host(name).await
+        self.connect(name)?.host(name).await
     }
 
     async fn inside(
@@ -186,11 +209,12 @@ impl HostConnector for Hosts {
         node: &str,
         address: IpAddr,
     ) -> Result<Arc<dyn Provider>, PortError> {
-        self.of(host).inside(host, node, address).await
+        self.connect(host)?.inside(host, node, address).await
     }
 
     fn endpoint(&self, name: &str) -> String {
-        self.of(name).endpoint(name)
+        let driver = self.of(name);
+        driver.map_or_else(|_| name.to_owned(), |driver| driver.endpoint(name))
     }
 
     async fn ssh_answers(
@@ -199,12 +223,12 @@ impl HostConnector for Hosts {
         address: IpAddr,
         ports: &[u16],
     ) -> Result<bool, PortError> {
-        self.of(host).ssh_answers(address, ports).await
+        self.connect(host)?.ssh_answers(address, ports).await
     }
 }
 
-/// Returns whether an SSH server greets at an address, within a time after connecting.
-async fn greets(address: SocketAddr, within: Duration) -> std::io::Result<bool> {
+/// Returns whether an SSH server answers at an address, within a time after connecting.
+async fn has_ssh_server(address: SocketAddr, within: Duration) -> std::io::Result<bool> {
     // Cancel safety: as the caller's.
     let connected = timeout(ONE_TRY.min(within), TcpStream::connect(address));
     let mut stream = connected.await??;
@@ -220,6 +244,17 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn each_document_has_one_kind_unless_it_names_another() {
+        for document in [DocumentKind::Node, DocumentKind::Host] {
+            let default = |kind: &&&HostKind| kind.default_of == Some(document);
+            assert_eq!(KINDS.iter().filter(default).count(), 1, "{document:?}");
+        }
+        let with_documents = KINDS.iter().filter(|kind| kind.default_of.is_some());
+        let mut built_in = with_documents.filter(|kind| kind.data_directory.is_some());
+        assert!(built_in.next().is_none(), "a built-in host has no document");
+    }
+
     #[tokio::test]
     async fn a_greeting_may_take_longer_than_connecting() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -232,8 +267,16 @@ mod tests {
             std::future::pending::<()>().await;
         };
         let client = async {
-            assert!(greets(address, Duration::from_secs(60)).await.unwrap());
-            assert!(greets(address, Duration::from_millis(100)).await.is_err());
+            assert!(
+                has_ssh_server(address, Duration::from_secs(60))
+                    .await
+                    .unwrap()
+            );
+            assert!(
+                has_ssh_server(address, Duration::from_millis(100))
+                    .await
+                    .is_err()
+            );
         };
         tokio::select! { () = server => {}, () = client => {} }
     }

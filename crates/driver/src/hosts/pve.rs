@@ -9,8 +9,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_api::v1::{HostDetail, PveHost};
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::pve_node::PveNode;
 use homestak_core::plan::Plan;
+use homestak_engine::context::run_blocking;
 use homestak_engine::ports::{PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::pve::preflight::check;
@@ -25,23 +27,38 @@ use crate::wire;
 
 /// Proxmox VE hosts.
 pub(super) const KIND: HostKind = HostKind {
-    word: "pve",
+    name: "pve",
     label: "Proxmox VE",
+    default_of: Some(DocumentKind::Node),
     traits: HostTraits::PROXMOX_VE,
     open: |site| Arc::new(PveHosts(site.clone())),
-    kept: None,
+    data_directory: None,
 };
 
 struct PveHosts(Arc<HostContext>);
 
+impl PveHosts {
+    /// Makes a client for one command.
+    async fn client(&self, name: &str) -> Result<Pve, DriverError> {
+        let (site, name) = (self.0.clone(), name.to_owned());
+        // Cancel safety: only opens a client.
+        crate::blocking::run_blocking(move || connect(&name, &site.session)).await
+    }
+}
+
 #[async_trait]
 impl HostDriver for PveHosts {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
-        self.0.opened(format!("host {name}"), || {
-            let doing = format!("open host `{name}`");
-            let pve = connect(name, &self.0.session).map_err(|error| error.at_port(&doing))?;
-            Ok(Arc::new(pve.listening(self.0.hub.clone())))
+        let doing = format!("open host `{name}`");
+        let (site, name, at) = (self.0.clone(), name.to_owned(), doing.clone());
+        // Cancel safety: only opens a client.
+        run_blocking(&doing, move || {
+            site.opened(format!("host {name}"), || {
+                let pve = connect(&name, &site.session).map_err(|error| error.at_port(&at))?;
+                Ok(Arc::new(pve.listening(site.hub.clone())))
+            })
         })
+        .await
     }
 
     async fn inside(
@@ -55,7 +72,7 @@ impl HostDriver for PveHosts {
         if !session.catalog.nodes.contains_key(node) {
             return Err(PortError::refused(
                 &doing,
-                format!("the site has no `nodes/{node}.yaml`, so nobody knows its token"),
+                format!("the site has no `nodes/{node}.yaml`, so its token is unknown"),
                 format!(
                     "write `nodes/{node}.yaml` with `api_endpoint: https://{address}:8006`, run \
                      homestak host trust {node}, put its token under `api_tokens.{node}`, then \
@@ -63,12 +80,17 @@ impl HostDriver for PveHosts {
                 ),
             ));
         }
-        self.0
-            .opened(format!("inside {host} {node} {address}"), || {
-                let pve = connect_at(node, Some(address), session);
-                let pve = pve.map_err(|error| error.at_port(&doing))?;
-                Ok(Arc::new(pve.listening(self.0.hub.clone())))
+        let key = format!("inside {host} {node} {address}");
+        let (site, node, at) = (self.0.clone(), node.to_owned(), doing.clone());
+        // Cancel safety: only opens a client.
+        run_blocking(&doing, move || {
+            site.opened(key, || {
+                let pve = connect_at(&node, Some(address), &site.session);
+                let pve = pve.map_err(|error| error.at_port(&at))?;
+                Ok(Arc::new(pve.listening(site.hub.clone())))
             })
+        })
+        .await
     }
 
     fn endpoint(&self, name: &str) -> String {
@@ -82,21 +104,21 @@ impl HostDriver for PveHosts {
     }
 
     async fn ssh_answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
-        Ok(self.0.greets(address, ports).await)
+        Ok(self.0.has_ssh_server(address, ports).await)
     }
 
     async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
         let wanted = wanted(name, plan, &self.0.session)?;
-        let facts = connect(name, &self.0.session)?.facts(&wanted).await;
+        let facts = self.client(name).await?.facts(&wanted).await;
         Ok(check(&facts, &wanted))
     }
 
     async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError> {
         let node = document(name, &self.0.session)?;
-        let says = match offline {
+        let report = match offline {
             true => None,
             false => {
-                let pve = connect(name, &self.0.session)?;
+                let pve = self.client(name).await?;
                 let asked = async { Ok((pve.capabilities().await?, pve.observe().await?)) };
                 let failed = |error| DriverError::of_host(name, &error);
                 let (capabilities, observed) = asked.await.map_err(failed)?;
@@ -114,7 +136,7 @@ impl HostDriver for PveHosts {
             datastore: node.datastore.as_ref().map(ToString::to_string),
             ip: node.ip.as_ref().map(ToString::to_string),
             fingerprint: node.fingerprint.as_ref().map(ToString::to_string),
-            says,
+            report,
         }))
     }
 }
@@ -129,12 +151,20 @@ pub fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, Dri
         DriverError::unknown("host", name, session.catalog.host_names())
             .hint("hosts with an API are the files in `nodes/` of the site")
     })?;
+    if let Some(kind) = session.catalog.kind_of(name)
+        && kind.name != KIND.name
+    {
+        let (kind, own) = (kind.name, KIND.name);
+        return Err(DriverError::refused(format!(
+            "The host `{name}` is of the kind `{kind}`, and not of the kind `{own}`."
+        )));
+    }
     document
         .value
         .as_ref()
         .filter(|_| document.diagnostics.errors() == 0)
         .ok_or_else(|| {
-            DriverError::failed(format!("`nodes/{name}.yaml` has faults."))
+            DriverError::failed(format!("`nodes/{name}.yaml` has errors."))
                 .hint("homestak site validate shows them")
         })
 }
@@ -153,12 +183,12 @@ pub fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
     }
 }
 
-/// Connects to a host.
+/// Connects to a host. Reads the certificate of its authority: never call it on the runtime.
 pub fn connect(name: &str, session: &Session) -> Result<Pve, DriverError> {
     connect_at(name, None, session)
 }
 
-/// Connects to a host whose address was observed. An endpoint with another IP address is replaced
+/// As [`connect`], to a host whose address was observed. An endpoint with another IP address is replaced
 /// by it; one with a name is kept.
 pub fn connect_at(
     name: &str,

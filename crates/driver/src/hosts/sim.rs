@@ -11,13 +11,13 @@ use async_trait::async_trait;
 use homestak_api::probe;
 use homestak_api::runtime::pause;
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_api::v1::{HostDetail, SimHost, SimReport};
+use homestak_api::v1::{HostDetail, SimEndpoint, SimHost, SimReport};
 use homestak_core::plan::Plan;
 use homestak_engine::context::run_blocking;
 use homestak_engine::ports::{PortError, Provider};
-use homestak_providers::finding::{Finding, Severity};
+use homestak_providers::finding::{Finding, FindingSeverity};
 use homestak_providers::pve::{self, ApiToken, Credential, Pve, PveSettings};
-use homestak_sim::kept::{self, Endpoint, Lock};
+use homestak_sim::persistent::{self, Lock};
 
 use super::pve::client;
 use super::{HostContext, HostDriver, HostKind, HostTraits};
@@ -30,8 +30,9 @@ pub const SIM: &str = "sim";
 
 /// The host that is simulated.
 pub(super) const KIND: HostKind = HostKind {
-    word: SIM,
+    name: SIM,
     label: "built in",
+    default_of: None,
     traits: HostTraits {
         is_simulated: true,
         ..HostTraits::PROXMOX_VE
@@ -42,7 +43,7 @@ pub(super) const KIND: HostKind = HostKind {
             open: Mutex::default(),
         })
     },
-    kept: Some(directory),
+    data_directory: Some(directory),
 };
 
 struct Simulator {
@@ -106,8 +107,13 @@ impl HostDriver for Simulator {
         address: IpAddr,
     ) -> Result<Arc<dyn Provider>, PortError> {
         let doing = format!("open the hypervisor in `{node}`");
-        let endpoint = Endpoint::read(&directory(&self.site.settings))
-            .map_err(|error| PortError::bug(&doing, &error))?;
+        let directory = directory(&self.site.settings);
+        // Cancel safety: only reads.
+        let read = run_blocking(&doing, move || {
+            let endpoint = persistent::endpoint(&directory);
+            endpoint.map_err(|error| PortError::bug("open the simulator", &error))
+        });
+        let endpoint = read.await?;
         let text = address.to_string();
         let inside = endpoint.iter().flat_map(|endpoint| &endpoint.inside);
         let mut inside =
@@ -135,9 +141,9 @@ impl HostDriver for Simulator {
 
     async fn check(&self, _: &str, _: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
         Ok(vec![Finding {
-            severity: Severity::Good,
+            severity: FindingSeverity::Good,
             check: SIM,
-            detail: "the simulator has what manifests name, and needs nothing".to_owned(),
+            detail: "the simulator provides everything that manifests need".to_owned(),
             fix: String::new(),
         }])
     }
@@ -145,7 +151,7 @@ impl HostDriver for Simulator {
     async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError> {
         let directory = directory(&self.site.settings);
         let shown = directory.display().to_string();
-        let says = match offline {
+        let report = match offline {
             true => None,
             false => {
                 let endpoint = crate::blocking::run_blocking(move || answering(&directory)).await?;
@@ -159,7 +165,7 @@ impl HostDriver for Simulator {
             name: name.to_owned(),
             host_kind: "simulator".to_owned(),
             directory: shown,
-            says,
+            report,
         }))
     }
 }
@@ -177,9 +183,9 @@ pub fn directory(settings: &DriverSettings) -> PathBuf {
 
 /// Returns the endpoint of the server for a directory, and starts one if there is none, with the
 /// configured speed. A running server keeps its speed.
-pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, DriverError> {
+pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<SimEndpoint, DriverError> {
     let failed = |error: std::io::Error| DriverError::file("use", directory, &error);
-    kept::create(directory).map_err(failed)?;
+    persistent::create(directory).map_err(failed)?;
     // Of two commands at once, the second finds the server of the first.
     let _turn = Lock::take(&directory.join("ensure.lock"), LOOKS * BETWEEN * 2).map_err(failed)?;
     if let Some(endpoint) = answering(directory)? {
@@ -197,9 +203,13 @@ pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, D
         if let Some(endpoint) = answering(directory)? {
             return Ok(endpoint);
         }
-        let ended = server.try_wait().ok().flatten();
-        if ended.is_some() && !kept::is_served(directory).map_err(failed)? {
-            return Err(did_not_start(&log));
+        let ended = server.child.try_wait().ok().flatten();
+        if let Some(status) = ended
+            && !persistent::is_served(directory).map_err(failed)?
+        {
+            let failure = server.failure();
+            let why = failure.map_or_else(|| format!("{status}."), |failure| failure.message);
+            return Err(did_not_start(&why, &log));
         }
         pause(BETWEEN).map_err(failed)?;
     }
@@ -211,8 +221,8 @@ pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, D
 }
 
 /// Returns the endpoint of the running server, if it answers.
-pub fn answering(directory: &Path) -> Result<Option<Endpoint>, DriverError> {
-    let endpoint = Endpoint::read(directory)
+pub fn answering(directory: &Path) -> Result<Option<SimEndpoint>, DriverError> {
+    let endpoint = persistent::endpoint(directory)
         .map_err(|error| DriverError::file("read", &directory.join("endpoint.json"), &error))?;
     Ok(endpoint.filter(|endpoint| {
         // Another program may use the port by now; only the server has the certificate.
@@ -228,18 +238,18 @@ pub fn answering(directory: &Path) -> Result<Option<Endpoint>, DriverError> {
 /// Stops the server of a directory and waits for its end. Returns whether there was one.
 pub fn stop(directory: &Path) -> Result<bool, DriverError> {
     let failed = |error: std::io::Error| DriverError::file("use", directory, &error);
-    if !kept::is_served(directory).map_err(failed)? {
+    if !persistent::is_served(directory).map_err(failed)? {
         return Ok(false);
     }
     for _ in 0..LOOKS {
         // Repeated: a server that was just starting ignores earlier requests.
-        kept::request_stop(directory).map_err(failed)?;
+        persistent::request_stop(directory).map_err(failed)?;
         pause(BETWEEN).map_err(failed)?;
-        if !kept::is_served(directory).map_err(failed)? {
+        if !persistent::is_served(directory).map_err(failed)? {
             return Ok(true);
         }
     }
-    let pid = Endpoint::read(directory).ok().flatten();
+    let pid = persistent::endpoint(directory).ok().flatten();
     let error = DriverError::failed(format!(
         "The simulator of `{}` does not end.",
         directory.display()
@@ -254,13 +264,8 @@ fn absolute(directory: &Path) -> Result<PathBuf, DriverError> {
     std::path::absolute(directory).map_err(|error| DriverError::file("find", directory, &error))
 }
 
-fn did_not_start(log: &Path) -> DriverError {
-    let said = fs_err::read_to_string(log).unwrap_or_default();
-    let said = said.lines().rev().find(|line| line.starts_with("error"));
-    DriverError::failed(format!(
-        "The simulator did not start: {}",
-        said.unwrap_or("there is no output.")
-    ))
-    .hint(format!("see its log: {}", log.display()))
-    .hint("homestak sim reset starts over")
+fn did_not_start(why: &str, log: &Path) -> DriverError {
+    DriverError::failed(format!("The simulator did not start: {why}"))
+        .hint(format!("see its log: {}", log.display()))
+        .hint("homestak sim reset starts over")
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::v1::{HostDetail, SshHost, SshReport};
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::host::Host;
 use homestak_core::plan::Plan;
 use homestak_engine::ports::{PortError, Provider};
-use homestak_providers::finding::{Finding, Severity};
+use homestak_providers::finding::{Finding, FindingSeverity};
 
 use super::pve::document;
 use super::{HostContext, HostDriver, HostKind, HostTraits};
@@ -20,14 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Hosts that are reached over SSH alone.
 pub(super) const KIND: HostKind = HostKind {
-    word: "ssh",
+    name: "ssh",
     label: "SSH only",
+    default_of: Some(DocumentKind::Host),
     traits: HostTraits {
         creates_guests: false,
         ..HostTraits::PROXMOX_VE
     },
     open: |site| Arc::new(SshHosts(site.clone())),
-    kept: None,
+    data_directory: None,
 };
 
 struct SshHosts(Arc<HostContext>);
@@ -59,7 +61,7 @@ impl HostDriver for SshHosts {
     }
 
     async fn ssh_answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
-        Ok(self.0.greets(address, ports).await)
+        Ok(self.0.has_ssh_server(address, ports).await)
     }
 
     /// No guests can be created on it, whether SSH answers or not.
@@ -72,23 +74,26 @@ impl HostDriver for SshHosts {
         };
         let ssh = match self.address(name) {
             None => of(
-                Severity::Unknown,
+                FindingSeverity::Unknown,
                 "ssh",
                 format!("`hosts/{name}.yaml` has no `ip`"),
                 "write its address there",
             ),
-            Some(address) if accepts(address).await => {
-                of(Severity::Good, "ssh", format!("{address} answers"), "")
-            }
+            Some(address) if accepts(address).await => of(
+                FindingSeverity::Good,
+                "ssh",
+                format!("{address} answers"),
+                "",
+            ),
             Some(address) => of(
-                Severity::Failure,
+                FindingSeverity::Failure,
                 "ssh",
                 format!("{address} does not answer"),
                 "systemctl status ssh   # on the node: is it running, is the port open?",
             ),
         };
         let api = of(
-            Severity::Failure,
+            FindingSeverity::Failure,
             "api",
             format!("there is no `nodes/{name}.yaml`, so that guests cannot be created there"),
             "write that file with its `api_endpoint`; `homestak host role` prints the token's commands",
@@ -98,7 +103,7 @@ impl HostDriver for SshHosts {
 
     async fn show(&self, name: &str, offline: bool) -> Result<HostDetail, DriverError> {
         let address = self.address(name);
-        let says = match address.filter(|_| !offline) {
+        let report = match address.filter(|_| !offline) {
             None => None,
             Some(address) => Some(SshReport {
                 ssh: accepts(address).await,
@@ -108,7 +113,7 @@ impl HostDriver for SshHosts {
             name: name.to_owned(),
             host_kind: "SSH only".to_owned(),
             address: address.map(|address| address.to_string()),
-            says,
+            report,
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Opens and seals the secrets of a site with the user's age keys.
+//! Decrypts and encrypts the secrets of a site with the user's age keys.
 //!
 //! Private keys never appear in messages, and are not kept longer than they are used.
 
@@ -79,7 +79,7 @@ impl KeySources {
     }
 }
 
-/// Why sealed secrets could not be opened.
+/// Why encrypted secrets could not be decrypted.
 pub struct Failure {
     /// Whether only a key is missing; the file may be valid.
     pub no_key: bool,
@@ -95,7 +95,7 @@ impl From<Failure> for DriverError {
     }
 }
 
-/// Opens sealed text; other text is returned unchanged.
+/// Decrypts encrypted text; other text is returned unchanged.
 pub fn open(text: &str, keys: &KeySources) -> Result<String, Failure> {
     if !sealed(text) {
         return Ok(text.to_owned());
@@ -103,7 +103,7 @@ pub fn open(text: &str, keys: &KeySources) -> Result<String, Failure> {
     open_sealed(text, keys).map(|plain| plain.expose().to_owned())
 }
 
-/// Returns whether a text is a sealed document.
+/// Returns whether a text is an encrypted document.
 pub fn sealed(text: &str) -> bool {
     tree(text).is_some_and(|tree| is_sealed(&tree))
 }
@@ -117,7 +117,7 @@ pub fn tree(text: &str) -> Option<Value> {
     )
 }
 
-/// Opens a sealed document.
+/// Decrypts an encrypted document.
 pub fn open_sealed(text: &str, keys: &KeySources) -> Result<PlainText, Failure> {
     let identities = keys.identities().map_err(|message| Failure {
         no_key: true,
@@ -127,7 +127,7 @@ pub fn open_sealed(text: &str, keys: &KeySources) -> Result<PlainText, Failure> 
     homestak_secrets::open(text, &identities).map_err(|error| match &error {
         OpenError::NoMatchingKey { .. } => Failure {
             no_key: true,
-            message: format!("the secrets are sealed, and no key opens them: {}", chain(&error)),
+            message: format!("the secrets are encrypted, and no key decrypts them: {}", chain(&error)),
             hint: "put your age key into ~/.config/sops/age/keys.txt, or name its file in SOPS_AGE_KEY_FILE".into(),
         },
         OpenError::MacMismatch => Failure {
@@ -137,8 +137,8 @@ pub fn open_sealed(text: &str, keys: &KeySources) -> Result<PlainText, Failure> 
         },
         _ => Failure {
             no_key: false,
-            message: format!("the secrets cannot be opened: {}", chain(&error)),
-            hint: "restore the file from git, or seal the secrets again".into(),
+            message: format!("the secrets cannot be decrypted: {}", chain(&error)),
+            hint: "restore the file from git, or encrypt the secrets again".into(),
         },
     })
 }

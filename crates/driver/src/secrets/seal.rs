@@ -1,4 +1,4 @@
-//! Seals plain text. Ciphertext of unchanged values is kept; files are written by the caller.
+//! Encrypts plain text. Ciphertext of unchanged values is kept; files are written by the caller.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use super::KeySources;
 use crate::error::DriverError;
 
-/// Seals text. Ciphertext of values that are unchanged since `before` is kept, if `before` can be
-/// opened.
+/// Encrypts text. Ciphertext of values that are unchanged since `before` is kept, if `before` can be
+/// decrypted.
 pub fn sealed_text(
     plain: &str,
     before: Option<&str>,
@@ -39,10 +39,10 @@ pub fn sealed_text(
         other => other,
     };
     sealed.map_err(|error| {
-        let made = DriverError::failed(format!("Cannot seal: {}.", chain(&error)));
+        let made = DriverError::failed(format!("Cannot encrypt: {}.", chain(&error)));
         match error {
             SealError::AlreadySealed => {
-                made.hint("to change sealed secrets: homestak secrets edit FILE")
+                made.hint("to change encrypted secrets: homestak secrets edit FILE")
             }
             SealError::Document(_) => {
                 made.hint("homestak site validate shows what is wrong with the document")
@@ -69,7 +69,7 @@ pub fn who(
             .map(|text| Recipient::parse(text))
             .collect::<Result<Vec<_>, _>>();
         let parsed =
-            parsed.map_err(|error| DriverError::failed(format!("Cannot seal: {error}.")))?;
+            parsed.map_err(|error| DriverError::failed(format!("Cannot encrypt: {error}.")))?;
         return Ok((parsed, rules));
     }
     if !ruled.is_empty() {
@@ -80,7 +80,7 @@ pub fn who(
         .map_err(|message| DriverError::failed(format!("Cannot {message}.")))?;
     if own.is_empty() {
         return Err(DriverError::failed(
-            "There is nobody to seal for: no recipient is named, and you have no age key.",
+            "There are no recipients: none is configured, and you have no age key.",
         )
         .hint("homestak secrets keygen"));
     }

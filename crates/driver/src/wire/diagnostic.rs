@@ -1,11 +1,10 @@
 //! Errors and diagnostics.
 
 use homestak_api::v1::{
-    Diagnostic, DiagnosticLabel, Failure, FailureDetail, FailureError, FailureKind, Refusal,
-    SourceLocation,
+    Diagnostic, DiagnosticLabel, Failure, FailureDetail, FailureError, FailureKind, SourceLocation,
 };
 use homestak_core::doc::{self, Diagnostics, Sources, Span};
-use homestak_core::plan;
+use homestak_core::plan::Refusal;
 
 use crate::error::{DriverError, ErrorKind};
 
@@ -60,7 +59,7 @@ pub(crate) fn details(faults: &Diagnostics, sources: &Sources) -> Vec<FailureDet
 }
 
 /// Converts refusals of a plan for an error.
-pub(crate) fn refusals(refusals: &[plan::Refusal]) -> Vec<FailureDetail> {
-    let all = refusals.iter().map(Refusal::from);
+pub(crate) fn refusals(refusals: &[Refusal]) -> Vec<FailureDetail> {
+    let all = refusals.iter().cloned();
     all.map(FailureDetail::Refusal).collect()
 }

@@ -6,7 +6,7 @@ use homestak_api::v1::{
 };
 use homestak_core::catalog::Catalog;
 use homestak_engine::ports::{Capabilities, Inventory};
-use homestak_providers::finding::{Finding, Severity};
+use homestak_providers::finding::{Finding, FindingSeverity};
 use homestak_providers::pve::preflight::worst;
 
 use crate::error::count;
@@ -73,7 +73,7 @@ pub(crate) fn pve_report(capabilities: &Capabilities, observed: &Inventory) -> P
 /// Converts the checks of this machine.
 pub(crate) fn local_report(findings: &[Finding]) -> LocalReport {
     let failures = findings.iter();
-    let failures = failures.filter(|finding| finding.severity == Severity::Failure);
+    let failures = failures.filter(|finding| finding.severity == FindingSeverity::Failure);
     let lacks: Vec<String> = failures.map(|finding| finding.detail.clone()).collect();
     LocalReport {
         ready: lacks.is_empty(),
@@ -86,16 +86,16 @@ pub fn preflight(host: &str, findings: &[Finding]) -> HostPreflight {
     let finding = |finding: &Finding| PreflightFinding {
         check: finding.check.to_owned(),
         outcome: match finding.severity {
-            Severity::Good => PreflightOutcome::Good,
-            Severity::Unknown => PreflightOutcome::Unknown,
-            Severity::Warning => PreflightOutcome::Warning,
-            Severity::Failure => PreflightOutcome::Failure,
+            FindingSeverity::Good => PreflightOutcome::Good,
+            FindingSeverity::Unknown => PreflightOutcome::Unknown,
+            FindingSeverity::Warning => PreflightOutcome::Warning,
+            FindingSeverity::Failure => PreflightOutcome::Failure,
         },
         detail: finding.detail.clone(),
         fix: finding.fix.clone(),
     };
     HostPreflight {
-        success: worst(findings) != Severity::Failure,
+        success: worst(findings) != FindingSeverity::Failure,
         host: host.to_owned(),
         findings: findings.iter().map(finding).collect(),
     }

@@ -2,6 +2,7 @@
 //! one file per resource. Nothing here decides, observes or prints.
 
 pub mod diagnostic;
+pub mod event;
 pub mod host;
 pub mod image;
 pub mod local;

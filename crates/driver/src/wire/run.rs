@@ -6,7 +6,7 @@ use homestak_api::v1::{
 };
 use homestak_engine::journal::{Run, RunOutcome, RunSummary};
 use homestak_engine::operate::{UndoEffect, UndoItem};
-use homestak_engine::report::{ReportRow, RowStatus, RunReport};
+use homestak_engine::report::{ConfigState, ReportRow, RowStatus, RunReport};
 
 use crate::runs::is_resumable;
 
@@ -45,12 +45,21 @@ pub fn nodes(report: &RunReport) -> Vec<NodeResult> {
     let node = |row: &ReportRow| NodeResult {
         name: row.name.clone(),
         status: progress(row.status),
-        vm_id: row.guest_id.map(Into::into),
+        vm_id: row.guest_id,
         ip: row.address,
+        config: row.config.map(config),
         duration: (!row.phases.is_empty()).then(|| milliseconds(row.seconds())),
         error: row.error.as_ref().map(|error| error.message.clone()),
     };
     report.nodes.iter().map(node).collect()
+}
+
+/// Converts the outcome of the configuration of a node.
+pub(super) fn config(state: ConfigState) -> v1::ConfigState {
+    match state {
+        ConfigState::Configured => v1::ConfigState::Configured,
+        ConfigState::Simulated => v1::ConfigState::Simulated,
+    }
 }
 
 /// Converts the images that a run downloaded, or could not.
@@ -88,7 +97,7 @@ pub fn report(run: &Run, report: &RunReport) -> v1::RunReport {
     let phases = rows.flat_map(|row| {
         row.phases.iter().map(|(kind, seconds)| RunPhase {
             subject: row.name.clone(),
-            phase: (*kind).into(),
+            phase: *kind,
             duration: milliseconds(*seconds),
         })
     });
@@ -126,7 +135,7 @@ pub fn milliseconds(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-fn ending(ending: RunOutcome) -> RunEnding {
+pub(super) fn ending(ending: RunOutcome) -> RunEnding {
     match ending {
         RunOutcome::Done => RunEnding::Done,
         RunOutcome::Failed => RunEnding::Failed,

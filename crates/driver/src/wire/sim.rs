@@ -2,13 +2,16 @@
 
 use std::path::Path;
 
-use homestak_api::v1::{SimNested, SimStatus};
-use homestak_sim::kept::Endpoint;
+use homestak_api::v1::{SimEndpoint, SimNested, SimStatus};
 
-/// Converts the state of a simulator. Its token is not part of it: whoever may read it finds it in
+/// Converts the state of a simulator. Its token is not part of it: who may read it finds it in
 /// the directory.
-pub fn status(directory: &Path, endpoint: Option<&Endpoint>, guests: Option<usize>) -> SimStatus {
-    let nested = |endpoint: &Endpoint| {
+pub fn status(
+    directory: &Path,
+    endpoint: Option<&SimEndpoint>,
+    guests: Option<usize>,
+) -> SimStatus {
+    let nested = |endpoint: &SimEndpoint| {
         let nested = endpoint.inside.iter().map(|inside| SimNested {
             name: inside.name.clone(),
             address: inside.address.clone(),

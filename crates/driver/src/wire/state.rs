@@ -17,7 +17,7 @@ pub fn rebuild(
         manifest: manifest.clone(),
         host: record.host.clone(),
         node: record.name.clone(),
-        vmid: record.guest.vmid.map(Into::into),
+        vmid: record.guest.vmid,
         address: record.address,
     });
     let refused = summary.refused.iter();

@@ -27,7 +27,7 @@ impl Interrupt {
         self.0.clone()
     }
 
-    /// Waits for the request; for ever when the sender is gone. Cancel-safe.
+    /// Waits for the request; forever if the sender was dropped. Cancel-safe.
     pub(crate) async fn requested(&mut self) {
         if self.0.wait_for(|requested| *requested).await.is_err() {
             std::future::pending::<()>().await;

@@ -19,7 +19,7 @@ use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{OnError, Plan, StepKind, without_config_values};
 
-use crate::events::{EventHub, EventKind, PlannedNode};
+use crate::events::{EventHub, EventKind};
 use crate::journal::{Entry, Journal, JournalError, Run, RunId, RunOutcome, StepEvent};
 use crate::ports::{Configurer, HostConnector, SeedSource};
 use run_context::RunContext;
@@ -293,27 +293,6 @@ fn span(verb: &str, execution: &run::RunExecution) -> tracing::Span {
 
 /// Emits the event that a run starts or continues.
 fn announce(verb: &str, execution: &run::RunExecution, resumed: bool) {
-    let nodes = execution
-        .plan
-        .nodes
-        .iter()
-        .zip(execution.plan.steps_per_node());
-    let nodes = nodes
-        .map(|(node, steps)| PlannedNode {
-            name: node.name.clone(),
-            parent: match &node.location {
-                homestak_core::plan::NodeLocation::Inside(parent) => Some(parent.clone()),
-                homestak_core::plan::NodeLocation::Host(_) => None,
-            },
-            host: node.host.clone(),
-            action: node.action,
-            steps,
-        })
-        .collect();
-    execution.hub.emit(EventKind::RunStarted {
-        verb: verb.to_owned(),
-        manifest: execution.plan.manifest.clone(),
-        resumed,
-        nodes,
-    });
+    let started = EventKind::run_started(verb, &execution.plan, resumed);
+    execution.hub.emit(started);
 }

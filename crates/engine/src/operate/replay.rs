@@ -77,13 +77,13 @@ pub fn replay(steps: &Steps, entries: &[Entry]) -> Replay {
                 replay.changed[at] = Some(before || *changed);
                 StepState::Done
             }
-            StepEvent::Failed(trouble) => StepState::Failed(trouble.clone()),
+            StepEvent::Failed(error) => StepState::Failed(error.clone()),
             StepEvent::UndoIntent => {
                 replay.rolling_back = true;
                 StepState::Undoing
             }
             StepEvent::Undone { .. } => StepState::Undone,
-            StepEvent::UndoFailed(trouble) => StepState::Stuck(trouble.clone()),
+            StepEvent::UndoFailed(error) => StepState::Stuck(error.clone()),
             StepEvent::Settled => StepState::Settled,
         };
     }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::operate::schedule::{Direction, Schedule};
 
-    /// Steps that depend on earlier ones.
+    /// Random graphs: for each step, the earlier steps that it depends on.
     fn graphs() -> impl Strategy<Value = Vec<Vec<usize>>> {
         let picks = proptest::collection::vec(any::<usize>(), 0..3);
         proptest::collection::vec(picks, 1..20).prop_map(|all| {
@@ -115,7 +115,7 @@ mod tests {
         })
     }
 
-    /// Reads steps in some order.
+    /// Creates the steps of a graph, listed in this order.
     fn read(graph: &[Vec<usize>], order: &[usize]) -> Steps {
         let name = |at: &usize| format!("start:father/node-{at}");
         let step = |at: &usize| {
@@ -125,7 +125,7 @@ mod tests {
         serde_json::from_value(order.iter().map(step).collect()).unwrap()
     }
 
-    /// Executes and records what is left; returns the order.
+    /// Executes and records the remaining steps; returns their order.
     fn execute(steps: &Steps, entries: &mut Vec<Entry>) -> Vec<StepId> {
         let states = replay(steps, entries).states;
         let todo = states.iter().map(|state| !state.is_done()).collect();

@@ -9,7 +9,7 @@ use homestak_core::plan::StepKind;
 
 use super::schedule::Direction;
 use crate::ports::{ErrorClass, PortError};
-use crate::steps::{self, Task};
+use crate::steps::{self, StepTask};
 
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const LONGEST_TRY: Duration = Duration::from_secs(60);
 
 /// Executes or undoes a step, and retries it while the other side is busy or unreachable.
 pub(super) async fn with_retries(
-    task: &Task,
+    task: &StepTask,
     direction: Direction,
 ) -> Result<steps::StepOutcome, PortError> {
     let limits = &task.limits;
@@ -77,7 +77,7 @@ pub(super) async fn with_retries(
     }
 }
 
-async fn forward(task: &Task, again: bool) -> Result<steps::StepOutcome, PortError> {
+async fn forward(task: &StepTask, again: bool) -> Result<steps::StepOutcome, PortError> {
     // Waiting for readiness polls by itself.
     if (again || task.was_begun())
         && task.step.kind != StepKind::Ready

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use homestak_core::converge::{Change, ChangeCause, Handling};
 use homestak_core::observed::PowerState;
 use homestak_core::plan::{Action, NodePlan, Step, StepKind, UNKNOWN_GUESTS};
 use tokio::sync::Semaphore;
@@ -12,11 +13,11 @@ use super::Operator;
 use super::replay::{Replay, StepState, replay};
 use crate::journal::Run;
 use crate::ports::{ErrorClass, GuestRef, ObservedGuest, PortError};
-use crate::steps::configure::earlier;
+use crate::steps::configure::config_to_restore;
 use crate::steps::create::{Removal, removal};
 use crate::steps::inside::{ExpectedRemovals, InsideCheck, check_inside};
 use crate::steps::power::{was_started, was_there};
-use crate::steps::{Task, subject};
+use crate::steps::{StepTask, subject};
 
 /// How many guests are inspected at once.
 const AT_ONCE: usize = 16;
@@ -33,17 +34,6 @@ pub enum UndoEffect {
     Stays,
     /// It cannot be undone.
     Lost,
-}
-
-impl UndoEffect {
-    /// Returns the word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Undone => "undo",
-            Self::Stays => "stays",
-            Self::Lost => "lost",
-        }
-    }
 }
 
 /// The effect of a step, and what a rollback does with it.
@@ -73,7 +63,7 @@ impl Operator {
             if step.kind != StepKind::Create || !execution.states[at].needs_undo() {
                 continue;
             }
-            let task = Task {
+            let task = StepTask {
                 plan: execution.plan.clone(),
                 step: step.clone(),
                 context: execution.context.clone(),
@@ -115,16 +105,16 @@ impl Operator {
 
 /// Inspects a guest that is to be deleted, once it is known which guests in it are.
 async fn inside(
-    task: &Task,
+    task: &StepTask,
     there: ObservedGuest,
     seen: &InspectedGuests,
 ) -> Result<Removal, PortError> {
-    let goes = |guest: &ObservedGuest| {
+    let is_removed = |guest: &ObservedGuest| {
         seen.values().any(|other| match other {
             Ok(Removal::Created { there, .. }) => {
                 (there.vmid, &there.uuid, &there.host) == (guest.vmid, &guest.uuid, &guest.host)
             }
-            Ok(Removal::Gone | Removal::Kept(_)) | Err(_) => false,
+            Ok(Removal::Missing | Removal::Kept(_)) | Err(_) => false,
         })
     };
     let Some(uuid) = there.uuid.clone() else {
@@ -136,7 +126,14 @@ async fn inside(
         vmid: Some(there.vmid),
         host: there.host.clone(),
     };
-    match check_inside(task, &guest, there.power, ExpectedRemovals::Later(&goes)).await {
+    match check_inside(
+        task,
+        &guest,
+        there.power,
+        ExpectedRemovals::Later(&is_removed),
+    )
+    .await
+    {
         Ok(inside) => Ok(Removal::Created {
             unseen: inside == InsideCheck::Unseen,
             there,
@@ -162,47 +159,90 @@ fn items(run: &Run, seen: &InspectedGuests) -> Vec<UndoItem> {
     let mut items = Vec::new();
     for (at, step) in steps.iter().enumerate().rev() {
         let node = step.node.and_then(|node| run.plan.nodes.get(node));
-        let said = match node {
+        let effects = match node {
             Some(node) => state.of_node(node, step, at),
             None => (state.replay.changed[at] == Some(true)).then(|| {
                 let text = "the image stays in its storage, where others may use it";
                 (UndoEffect::Stays, text.to_owned())
             }),
         };
-        let kept = node.and_then(|node| added_accounts(node, step, at, &state.replay));
+        let kept = node.map(|node| {
+            let (step, replay) = ((step, at), &state.replay);
+            [
+                added_accounts(node, step, replay),
+                corrected_drift(node, step, replay),
+            ]
+        });
+        let kept = kept.into_iter().flatten().flatten();
         let kept = kept.map(|text| (UndoEffect::Lost, text));
-        items.extend(said.into_iter().chain(kept).map(|(effect, text)| UndoItem {
-            subject: subject(&run.plan, step).to_string(),
-            effect,
-            text,
-        }));
+        items.extend(
+            effects
+                .into_iter()
+                .chain(kept)
+                .map(|(effect, text)| UndoItem {
+                    subject: subject(&run.plan, step).to_string(),
+                    effect,
+                    text,
+                }),
+        );
     }
     items
 }
 
-/// Returns which accounts stay, closed, on a node whose configuration is reverted.
-fn added_accounts(node: &NodePlan, step: &Step, at: usize, replay: &Replay) -> Option<String> {
+/// Returns whether a step changed the configuration of a node that rolling back restores; `None` if
+/// it restores none.
+fn restored_config(
+    node: &NodePlan,
+    (step, at): (&Step, usize),
+    replay: &Replay,
+) -> Option<Option<bool>> {
     if step.kind != StepKind::Configure || replay.states[at] == StepState::Untouched {
         return None;
     }
     let changed = replay.changed[at];
-    earlier(node, changed)?;
+    config_to_restore(node, changed).map(|_| changed)
+}
+
+/// Returns which differences stay corrected on a node whose configuration is reverted: those that the
+/// spec did not cause.
+fn corrected_drift(node: &NodePlan, step: (&Step, usize), replay: &Replay) -> Option<String> {
+    let changed = restored_config(node, step, replay)?;
+    let changes = &node.config.as_ref()?.found.as_ref()?.changes;
+    let is_drift =
+        |one: &&Change| one.cause == ChangeCause::Node && one.handling == Handling::Enforce;
+    let ids: Vec<&str> = changes
+        .iter()
+        .filter(is_drift)
+        .map(|one| one.id.as_str())
+        .collect();
+    let were = match changed {
+        Some(_) => "were corrected",
+        None => "may have been corrected",
+    };
+    (!ids.is_empty()).then(|| format!("differences that {were} stay corrected: {}", ids.join(", ")))
+}
+
+/// Returns which accounts stay, disabled, on a node whose configuration is reverted.
+fn added_accounts(node: &NodePlan, step: (&Step, usize), replay: &Replay) -> Option<String> {
+    let changed = restored_config(node, step, replay)?;
     let added = match changed {
         Some(_) => "that it added",
         None => "that it may have added",
     };
     let Some(found) = &node.config.as_ref()?.found else {
         return Some(format!(
-            "accounts {added}, if any, stay closed, with their home directories"
+            "accounts {added}, if any, stay disabled, with their home directories"
         ));
     };
-    let accounts = found.changes.iter().filter(|one| one.field == "account");
+    // The previous spec has an account that was only missing on the node.
+    let is_added = |one: &&Change| one.field == "account" && one.cause != ChangeCause::Node;
+    let accounts = found.changes.iter().filter(is_added);
     let names: Vec<&str> = accounts
         .filter_map(|one| one.resource.strip_prefix("user:"))
         .collect();
     (!names.is_empty()).then(|| {
         format!(
-            "accounts {added} stay closed, with their home directories: {}",
+            "accounts {added} stay disabled, with their home directories: {}",
             names.join(", ")
         )
     })
@@ -219,7 +259,7 @@ struct RollbackState<'a> {
 
 /// Returns the reason why a guest stays.
 fn unmarked(guest: &str) -> String {
-    format!("{guest} does not carry the mark of this run")
+    format!("{guest} is kept: it is not tagged with this run")
 }
 
 fn name(guest: &ObservedGuest) -> String {
@@ -249,9 +289,9 @@ impl RollbackState<'_> {
                 (Undone, text)
             }
             Some(Ok(Removal::Kept(there))) => (Stays, unmarked(&name(there))),
-            Some(Ok(Removal::Gone)) => (
+            Some(Ok(Removal::Missing)) => (
                 Undone,
-                "its guest is not there; remove what was stored for it".to_owned(),
+                "its guest does not exist; delete what is stored for it".to_owned(),
             ),
             Some(Err(error)) if error.class == ErrorClass::Refused => {
                 (Lost, error.detail.to_string())
@@ -265,7 +305,7 @@ impl RollbackState<'_> {
             }
             None => (
                 Undone,
-                "destroy what there is of its guest, if this run created it".to_owned(),
+                "destroy its guest, if it exists and this run created it".to_owned(),
             ),
         })
     }
@@ -278,8 +318,8 @@ impl RollbackState<'_> {
         let found = node.found.as_ref();
         let guest = replay.records.of(node.record_name(), &node.host);
         let guest = guest.map_or_else(|| "its guest".to_owned(), |record| record.guest.to_string());
-        // Other steps of a guest that is deleted are of no interest.
-        let goes = |kind: StepKind| {
+        // Other steps of a guest that is deleted are omitted.
+        let removes = |kind: StepKind| {
             let mut all = steps.iter().enumerate();
             all.any(|(other, one)| {
                 let touched = replay.states[other] != StepState::Untouched;
@@ -289,31 +329,43 @@ impl RollbackState<'_> {
         match step.kind {
             StepKind::Image | StepKind::Ready | StepKind::Discard => None,
             StepKind::Create => self.of_create(node, at, &guest),
-            StepKind::Start if !open || goes(StepKind::Create) => None,
+            StepKind::Start if !open || removes(StepKind::Create) => None,
             StepKind::Start => {
                 let ran = found.is_some_and(|found| found.power == PowerState::Running);
                 // A guest that is kept although it is new may have been started by others.
                 let started = !ran && was_there(node) && was_started(node, changed);
-                started.then(|| (Undone, format!("stop {guest}, which did not run before")))
+                started.then(|| (Undone, format!("stop {guest}, which was stopped before")))
             }
-            StepKind::Configure if goes(StepKind::Create) || changed == Some(false) => None,
-            StepKind::Configure => match earlier(node, changed) {
+            StepKind::Configure if removes(StepKind::Create) || changed == Some(false) => None,
+            StepKind::Configure => match config_to_restore(node, changed) {
                 Some(before) if open => Some((
                     Undone,
                     format!(
-                        "configure it as before, by its own record of the spec `{}`",
+                        "restore its previous configuration, from its own record of the spec `{}`",
                         before.spec
                     ),
                 )),
                 Some(_) => None,
                 None if changed.is_none() && !open => None,
+                None if node.changes_mode() => Some((
+                    Lost,
+                    "its configuration and its mode stay: restore the earlier spec and mode in the \
+                     site, and apply them"
+                        .to_owned(),
+                )),
+                None if node.pulls() => Some((
+                    Lost,
+                    "its configuration stays: it applies the spec that is published; restore the \
+                     earlier one in the site, and apply it"
+                        .to_owned(),
+                )),
                 None if found.is_some_and(|found| found.configured.is_some()) => Some((
                     Lost,
                     "differences that were corrected stay corrected".to_owned(),
                 )),
                 None => Some((
                     Lost,
-                    "its configuration stays: nothing records what it was before".to_owned(),
+                    "its configuration stays: the previous one is not recorded".to_owned(),
                 )),
             },
             StepKind::Reshape if !open => None,
@@ -322,27 +374,32 @@ impl RollbackState<'_> {
                 Some(match was {
                     Some((cores, memory)) => (
                         Undone,
-                        format!("give it {cores} CPUs and {memory} again, with a restart"),
+                        format!("restore {cores} CPUs and {memory}, with a restart"),
                     ),
-                    None => (Lost, "its CPUs and memory before are not known".to_owned()),
+                    None => (
+                        Lost,
+                        "its previous CPUs and memory are not known".to_owned(),
+                    ),
                 })
             }
             StepKind::Grow => (changed == Some(true)).then(|| {
-                let text = "its disk stays as large as it is: disks are never made smaller";
+                let text = "its disk keeps its new size: disks are never shrunk";
                 (Lost, text.to_owned())
             }),
-            StepKind::Stop if !open || goes(StepKind::Destroy) || goes(StepKind::Reshape) => None,
+            StepKind::Stop if !open || removes(StepKind::Destroy) || removes(StepKind::Reshape) => {
+                None
+            }
             StepKind::Stop => {
                 let ran = found.is_some_and(|found| found.power == PowerState::Running);
                 ran.then(|| (Undone, format!("start {guest} again")))
             }
             StepKind::Destroy => {
-                let gone = found.map_or_else(|| guest.clone(), |found| found.guest.to_string());
+                let guest = found.map_or_else(|| guest.clone(), |found| found.guest.to_string());
                 let text = match (replay.was_done[at], open) {
                     (true, _) => {
-                        format!("{gone} was destroyed with its disk and cannot be restored")
+                        format!("{guest} was destroyed with its disk and cannot be restored")
                     }
-                    (false, true) => format!("{gone} may have been destroyed with its disk"),
+                    (false, true) => format!("{guest} may have been destroyed with its disk"),
                     (false, false) => return None,
                 };
                 Some((Lost, text))

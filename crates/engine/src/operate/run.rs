@@ -49,7 +49,7 @@ pub(super) enum PassOutcome {
 
 impl RunExecution {
     /// Returns which steps are to be undone. A guest that was destroyed is not started again, and
-    /// its host may be gone too.
+    /// its host may have been deleted too.
     pub(super) fn to_undo(&self) -> Vec<bool> {
         let done = self.plan.steps.iter().zip(&self.was_done);
         let removed: BTreeSet<usize> = done
@@ -159,7 +159,7 @@ impl Pass<'_> {
                         }
                         // Its wait ended because a stop was requested.
                         StepState::Begun | StepState::Undoing => {}
-                        StepState::Failed(trouble) if trouble.is_partial() => {
+                        StepState::Failed(error) if error.is_partial() => {
                             partly = true;
                             left -= 1;
                             schedule.done(at);
@@ -203,7 +203,7 @@ async fn fences(
 
 /// Returns the span of a step. Errors have it at every level.
 fn step_span(plan: &Plan, step: &Step, direction: Direction) -> tracing::Span {
-    let (node, kind) = (subject(plan, step), step.kind.word());
+    let (node, kind) = (subject(plan, step), step.kind.name());
     tracing::error_span!("step", %node, kind, undo = direction == Direction::Back)
 }
 

@@ -196,7 +196,7 @@ impl RunContext {
         }
         if seen.is_none_or(|seen| seen.power != PowerState::Running) {
             return Err(unreachable(
-                "it does not run",
+                "it is not running",
                 "start it, or check whether a copy of it runs",
             ));
         }

@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 
 use homestak_core::plan::{Step, StepKind};
 
-/// The order of steps.
+/// Which steps may start, and in which order.
 pub(crate) struct Schedule {
-    /// How many dependencies of each step are open.
-    waiting: Vec<usize>,
-    followers: Vec<Vec<usize>>,
+    /// How many dependencies of each step are not done yet.
+    unmet: Vec<usize>,
+    /// The steps that depend on each step.
+    dependents: Vec<Vec<usize>>,
     todo: Vec<bool>,
     rank: Vec<(u8, u64)>,
     /// Steps that may start, the most urgent first.
-    open: BTreeSet<((u8, u64), usize)>,
+    startable: BTreeSet<((u8, u64), usize)>,
 }
 
-/// The direction of a pass.
+/// Whether steps are executed or undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Execute: dependencies first.
@@ -36,61 +37,62 @@ impl Schedule {
                 }
             }
         }
-        let mut followers = vec![Vec::new(); steps.len()];
-        let mut waiting = vec![0; steps.len()];
+        let mut dependents = vec![Vec::new(); steps.len()];
+        let mut unmet = vec![0; steps.len()];
         for (at, others) in before.iter().enumerate() {
             for other in others.iter().filter(|other| todo[**other]) {
-                followers[*other].push(at);
-                waiting[at] += 1;
+                dependents[*other].push(at);
+                unmet[at] += 1;
             }
         }
-        let rank = ranks(steps, &followers, &todo);
+        let rank = ranks(steps, &dependents, &todo);
         let mut schedule = Self {
-            waiting,
-            followers,
+            unmet,
+            dependents,
             todo,
             rank,
-            open: BTreeSet::new(),
+            startable: BTreeSet::new(),
         };
         for at in 0..steps.len() {
-            schedule.open_if_ready(at);
+            schedule.add_if_startable(at);
         }
         schedule
     }
 
-    fn open_if_ready(&mut self, at: usize) {
-        if self.todo[at] && self.waiting[at] == 0 {
-            self.open.insert((self.rank[at], at));
+    fn add_if_startable(&mut self, at: usize) {
+        if self.todo[at] && self.unmet[at] == 0 {
+            self.startable.insert((self.rank[at], at));
         }
     }
 
-    /// Takes the most urgent step that may start. When all workers are busy, only steps that merely
-    /// wait may.
+    /// Takes the most urgent step that may start. When all workers are busy, only waits
+    /// ([`StepKind::Ready`]) may start.
     pub(crate) fn next(&mut self, steps: &[Step], workers_busy: bool) -> Option<usize> {
         let key = if workers_busy {
             // Waits rank first.
-            let first = *self.open.first()?;
+            let first = *self.startable.first()?;
             Some(first).filter(|(_, at)| steps[*at].kind == StepKind::Ready)?
         } else {
-            *self.open.first()?
+            *self.startable.first()?
         };
-        self.open.remove(&key);
+        self.startable.remove(&key);
         Some(key.1)
     }
 
-    /// Marks a step as done, which may open others.
+    /// Marks a step as done, so that its dependents may start.
     pub(crate) fn done(&mut self, at: usize) {
         self.todo[at] = false;
-        for next in std::mem::take(&mut self.followers[at]) {
-            self.waiting[next] -= 1;
-            self.open_if_ready(next);
+        for next in std::mem::take(&mut self.dependents[at]) {
+            self.unmet[next] -= 1;
+            self.add_if_startable(next);
         }
     }
 }
 
-/// Returns the rank of each step; lower is more urgent. Waits cost nothing and come first, then
-/// short steps, then those with the longest chain of dependents.
-fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u64)> {
+/// Returns the rank of each step; lower is more urgent. Waits come first because they use no worker,
+/// then short steps and images, then other steps; within a class, by the chain of dependents, the
+/// longest first.
+fn ranks(steps: &[Step], dependents: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u64)> {
     let weight = |kind| match kind {
         StepKind::Image => 30,
         StepKind::Create | StepKind::Ready | StepKind::Configure => 15,
@@ -104,23 +106,23 @@ fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u6
     };
     // Topological order, without recursion.
     let mut order: Vec<usize> = Vec::with_capacity(steps.len());
-    let mut waits = vec![0usize; steps.len()];
-    for next in followers.iter().flatten() {
-        waits[*next] += 1;
+    let mut unmet = vec![0usize; steps.len()];
+    for next in dependents.iter().flatten() {
+        unmet[*next] += 1;
     }
-    let mut open: Vec<usize> = (0..steps.len()).filter(|at| waits[*at] == 0).collect();
-    while let Some(at) = open.pop() {
+    let mut startable: Vec<usize> = (0..steps.len()).filter(|at| unmet[*at] == 0).collect();
+    while let Some(at) = startable.pop() {
         order.push(at);
-        for next in &followers[at] {
-            waits[*next] -= 1;
-            if waits[*next] == 0 {
-                open.push(*next);
+        for next in &dependents[at] {
+            unmet[*next] -= 1;
+            if unmet[*next] == 0 {
+                startable.push(*next);
             }
         }
     }
     let mut length = vec![0u64; steps.len()];
     for at in order.into_iter().rev() {
-        let longest = followers[at].iter().map(|next| length[*next]).max();
+        let longest = dependents[at].iter().map(|next| length[*next]).max();
         let own = if todo[at] { weight(steps[at].kind) } else { 0 };
         length[at] = own + longest.unwrap_or(0);
     }

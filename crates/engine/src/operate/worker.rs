@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use homestak_api::runtime::{LeavableClock, SharedClock, stoppable};
+use homestak_api::runtime::{InterruptibleClock, SharedClock, stoppable};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
@@ -27,7 +27,7 @@ use crate::context::{StepContext, with_context};
 use crate::events::{EventKind, RunEvents};
 use crate::journal::{Entry, Fence, Journal, JournalError, RunId, Scope, StepError, StepEvent};
 use crate::ports::{Configurer, ErrorClass, GuestRef, PortError, SeedSource};
-use crate::steps::{self, Task, planned, subject};
+use crate::steps::{self, StepTask, planned, subject};
 
 /// Executes the steps of a run in one direction. Cheap to clone.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl Worker {
     /// inspects the guest.
     pub(super) async fn panicked(&self, at: usize, what: &str) -> Result<StepResult, JournalError> {
         let step = &self.0.plan.steps[at];
-        let doing = format!("{} `{}`", step.kind.word(), subject(&self.0.plan, step));
+        let doing = format!("{} `{}`", step.kind.name(), subject(&self.0.plan, step));
         let error = PortError {
             hint: "this is a bug of homestak; please report it".into(),
             ..PortError::bug(&doing, &what)
@@ -139,13 +139,13 @@ impl WorkerInner {
     ) -> Result<StepResult, JournalError> {
         let earlier = self.earlier(at).await?;
         self.begin(at).await?;
-        let task = Task {
+        let task = StepTask {
             plan: self.plan.clone(),
             step: self.plan.steps[at].clone(),
             context: self.context.clone(),
             seeds: self.seeds.clone(),
             configurer: self.configurer.clone(),
-            clock: LeavableClock::shared(self.clock.clone()),
+            clock: InterruptibleClock::shared(self.clock.clone()),
             hub: self.hub.clone(),
             limits: self.limits,
             before,
@@ -166,7 +166,8 @@ impl WorkerInner {
             // Cancel safety: only waits for a flag.
             () = interrupt.requested(), if only_follows => {
                 let subject = task.subject();
-                let text = self.unfollowed_text(task.began.load(Ordering::Relaxed));
+                let pulls = task.node().is_ok_and(NodePlan::pulls);
+                let text = self.unfollowed_text(pulls, task.began.load(Ordering::Relaxed));
                 self.hub.emit(EventKind::Warning { subject, text });
                 None
             }
@@ -199,7 +200,14 @@ impl WorkerInner {
     }
 
     /// Returns the message for a node that is no longer monitored.
-    fn unfollowed_text(&self, began: bool) -> String {
+    fn unfollowed_text(&self, pulls: bool, began: bool) -> String {
+        if pulls {
+            let text = match began {
+                true => "the node continues on its own, and reports to the server",
+                false => "the node has not contacted the server since this run started",
+            };
+            return format!("no longer monitored: {text}");
+        }
         if !began {
             return "no longer monitored: the node has not reported that it started".to_owned();
         }
@@ -247,14 +255,14 @@ impl WorkerInner {
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let created = (self.direction, step.kind) == (Direction::Forward, StepKind::Create);
         // Guests in a node that is replaced are deleted with it.
-        let gone = |node: &&NodePlan| match &node.location {
+        let is_destroyed = |node: &&NodePlan| match &node.location {
             NodeLocation::Inside(parent) => {
                 let parent = self.plan.node(parent);
                 parent.is_some_and(|parent| parent.action == Action::Replace)
             }
             NodeLocation::Host(_) => false,
         };
-        let Some(node) = node.filter(|node| created && !gone(node)) else {
+        let Some(node) = node.filter(|node| created && !is_destroyed(node)) else {
             return Ok(None);
         };
         // Read once, before any record is replaced.
@@ -348,20 +356,20 @@ impl WorkerInner {
                 }
             }
             Err(error) => {
-                let trouble = StepError::from(error);
+                let error = StepError::from(error);
                 let what = EventKind::StepFailed {
                     step: step.kind,
                     undo,
-                    trouble: trouble.clone(),
+                    error: error.clone(),
                     seconds,
                     subject,
                 };
                 if undo {
-                    let stuck = StepState::Stuck(trouble.clone());
-                    (StepEvent::UndoFailed(trouble), stuck, what)
+                    let stuck = StepState::Stuck(error.clone());
+                    (StepEvent::UndoFailed(error), stuck, what)
                 } else {
-                    let failed = StepState::Failed(trouble.clone());
-                    (StepEvent::Failed(trouble), failed, what)
+                    let failed = StepState::Failed(error.clone());
+                    (StepEvent::Failed(error), failed, what)
                 }
             }
         };
@@ -385,7 +393,7 @@ impl WorkerInner {
         if outcome.is_some_and(|outcome| outcome.kept) {
             self.hub.emit(EventKind::Warning {
                 subject: steps::subject(&self.plan, step),
-                text: "its guest stays: it does not carry the mark of this run".to_owned(),
+                text: "its guest is kept: it is not tagged with this run".to_owned(),
             });
         }
         match result {
@@ -411,7 +419,9 @@ impl WorkerInner {
             }
             (Direction::Forward, StepKind::Create) => Some(NodeStatus::Created),
             // It is ready once its first-boot data, which may hold secrets, is removed.
-            (Direction::Forward, StepKind::Ready) if is_discarded(&self.plan.steps, at) => {
+            (Direction::Forward, StepKind::Ready | StepKind::Configure)
+                if is_discarded(&self.plan.steps, at) =>
+            {
                 Some(NodeStatus::Created)
             }
             (Direction::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
@@ -440,8 +450,8 @@ impl WorkerInner {
             return Ok(Ok(()));
         }
         let records_inside = self.records_inside(at).await?;
-        let gone = self.record_of(at, NodeStatus::Destroyed);
-        for record in gone.iter().chain(&records_inside) {
+        let destroyed = self.record_of(at, NodeStatus::Destroyed);
+        for record in destroyed.iter().chain(&records_inside) {
             if let Err(error) = self.seeds.forget(&record.guest.uuid).await {
                 return Ok(Err(error));
             }
@@ -483,11 +493,18 @@ impl WorkerInner {
 
     /// Returns the last configuration of the guest.
     fn configured(&self, step: &Step, node: &NodePlan, guest: &GuestRef) -> Option<AppliedSpec> {
-        if self.direction == Direction::Forward && step.kind == StepKind::Configure {
+        let is_configured = match step.kind {
+            StepKind::Configure => true,
+            // It is removed after the node has configured itself.
+            StepKind::Discard => node.pulls(),
+            _ => false,
+        };
+        if self.direction == Direction::Forward && is_configured {
             return node.config.as_ref().map(|config| AppliedSpec {
                 spec: config.spec.clone(),
                 digest: config.digest.clone(),
                 port: config.port,
+                mode: Some(config.mode),
             });
         }
         let found = node.found.as_ref();
@@ -551,8 +568,10 @@ impl WorkerInner {
     }
 }
 
-/// Returns whether the next step removes a node's first-boot data.
-fn is_discarded(steps: &[Step], ready: usize) -> bool {
-    let next = steps.get(ready + 1);
-    next.is_some_and(|next| next.kind == StepKind::Discard && next.node == steps[ready].node)
+/// Returns whether a later step removes the first-boot data of a step's node. The steps that run and
+/// configure a node follow each other.
+fn is_discarded(steps: &[Step], at: usize) -> bool {
+    let later = steps[at..].iter().skip(1);
+    let mut later = later.take_while(|step| step.node == steps[at].node);
+    later.any(|step| step.kind == StepKind::Discard)
 }

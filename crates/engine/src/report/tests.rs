@@ -39,6 +39,7 @@ fn node(name: &str, action: Action) -> NodePlan {
             hosts_guests: None,
         }),
         config: None,
+        simulated: false,
         reidentified: None,
         recorded: None,
     }
@@ -68,8 +69,8 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
     plan
 }
 
-fn tell(report: &mut RunReport, kind: EventKind) {
-    let at = Timestamp::from_second(1_000).expect("a moment");
+fn apply(report: &mut RunReport, kind: EventKind) {
+    let at = Timestamp::from_second(1_000).expect("a timestamp");
     let run = RunId(7);
     report.apply(&Event { at, run, kind });
 }
@@ -100,7 +101,7 @@ fn failed(step: StepKind, undo: bool) -> EventKind {
         subject: Subject::Node("a".to_owned()),
         step,
         undo,
-        trouble: StepError {
+        error: StepError {
             class: ErrorClass::Refused,
             message: "no".to_owned(),
             log: Vec::new(),
@@ -120,9 +121,9 @@ fn existing_nodes_are_in_the_report_before_anything_happens() {
         (RowStatus::Completed, Some(100.into()))
     );
     assert!(row.address.is_some());
-    let gone = RunReport::new(&plan(Verb::Destroy, vec![node("a", Action::Nothing)]));
-    assert_eq!(gone.nodes[0].status, RowStatus::Destroyed);
-    // The old guest's id says nothing of the one that takes its place.
+    let destroyed = RunReport::new(&plan(Verb::Destroy, vec![node("a", Action::Nothing)]));
+    assert_eq!(destroyed.nodes[0].status, RowStatus::Destroyed);
+    // The id of the old guest is not that of its replacement.
     let new = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Replace)]));
     assert_eq!((new.nodes[0].guest_id, new.nodes[0].address), (None, None));
 }
@@ -132,9 +133,9 @@ fn a_node_is_completed_by_its_last_step() {
     let mut report = RunReport::new(&plan(Verb::Destroy, vec![node("a", Action::Destroy)]));
     assert_eq!(report.nodes[0].status, RowStatus::Pending);
     for step in [StepKind::Stop, StepKind::Destroy] {
-        tell(&mut report, started(step, false));
+        apply(&mut report, started(step, false));
         assert_eq!(report.nodes[0].status, RowStatus::Running);
-        tell(&mut report, done(step, false));
+        apply(&mut report, done(step, false));
     }
     let row = &report.nodes[0];
     assert_eq!((row.status, row.seconds()), (RowStatus::Destroyed, 4.0));
@@ -145,11 +146,11 @@ fn a_node_is_completed_by_its_last_step() {
 #[test]
 fn what_could_not_be_undone_stays_stuck() {
     let mut report = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
-    tell(&mut report, failed(StepKind::Start, false));
+    apply(&mut report, failed(StepKind::Start, false));
     assert_eq!(report.nodes[0].status, RowStatus::Failed);
-    tell(&mut report, started(StepKind::Start, true));
-    tell(&mut report, failed(StepKind::Start, true));
-    tell(&mut report, done(StepKind::Create, true));
+    apply(&mut report, started(StepKind::Start, true));
+    apply(&mut report, failed(StepKind::Start, true));
+    apply(&mut report, done(StepKind::Create, true));
     assert_eq!(report.nodes[0].status, RowStatus::Stuck);
     assert!(report.rolling_back);
     assert_eq!(report.errors().count(), 1);
@@ -158,7 +159,7 @@ fn what_could_not_be_undone_stays_stuck() {
 #[test]
 fn nothing_runs_when_no_process_executes_it() {
     let mut report = RunReport::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
-    tell(&mut report, started(StepKind::Start, false));
+    apply(&mut report, started(StepKind::Start, false));
     report.mark_interrupted();
     let row = &report.nodes[0];
     assert_eq!(
@@ -175,7 +176,7 @@ fn an_image_has_a_row_of_its_own() {
         location: "father".to_owned(),
     };
     let step = StepKind::Image;
-    tell(
+    apply(
         &mut report,
         EventKind::StepStarted {
             subject,
@@ -195,7 +196,7 @@ fn records_of_nodes_destroyed_with_another_are_not_its_own() {
         vmid: Some(vmid.into()),
         host: "pve1".to_owned(),
     };
-    let gone = |name: &str, vmid| NodeRecord {
+    let destroyed = |name: &str, vmid| NodeRecord {
         name: name.to_owned(),
         host: "father".to_owned(),
         location: NodeLocation::Host("father".to_owned()),
@@ -208,7 +209,7 @@ fn records_of_nodes_destroyed_with_another_are_not_its_own() {
         configured: None,
         hosts_guests: None,
     };
-    let at = |second| Timestamp::from_second(second).expect("a moment");
+    let at = |second| Timestamp::from_second(second).expect("a timestamp");
     let entry = |step, second, happened, record| Entry {
         step,
         happened,
@@ -219,8 +220,8 @@ fn records_of_nodes_destroyed_with_another_are_not_its_own() {
     let last = || plan.steps.iter().last().map(|step| step.id.clone());
     let mut entries = vec![
         entry(last(), 1_000, StepEvent::Intent, None),
-        entry(last(), 1_005, done.clone(), Some(gone("hyper", 100))),
-        entry(last(), 1_005, done, Some(gone("kid", 200))),
+        entry(last(), 1_005, done.clone(), Some(destroyed("hyper", 100))),
+        entry(last(), 1_005, done, Some(destroyed("kid", 200))),
     ];
     let run = |entries| Run {
         head: RunSummary {
@@ -253,10 +254,10 @@ fn a_node_is_destroyed_with_its_parent() {
     let plan = plan(Verb::Destroy, vec![node("a", Action::Destroy), inside]);
     let mut report = RunReport::new(&plan);
     assert_eq!(report.nodes[1].status, RowStatus::Pending);
-    tell(&mut report, failed(StepKind::Destroy, false));
+    apply(&mut report, failed(StepKind::Destroy, false));
     assert_eq!(report.nodes[1].status, RowStatus::Pending);
     for step in [StepKind::Stop, StepKind::Destroy] {
-        tell(&mut report, done(step, false));
+        apply(&mut report, done(step, false));
     }
     assert_eq!(report.nodes[1].status, RowStatus::Destroyed);
 }

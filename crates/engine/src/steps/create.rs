@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use homestak_core::plan::DesiredGuest;
 
-use super::{StepOutcome, Task, inside};
+use super::{StepOutcome, StepTask, inside};
 use crate::ports::{
     DiskSource, GuestKind, GuestPlan, GuestRef, NewGuest, ObservedGuest, PortError, PowerState,
-    Provider, StopMode,
+    Provider, SeedRequest, StopMode,
 };
 
 /// How long a request that was in flight when the program ended may take to arrive.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
 
 /// No probe: an existing guest may be incomplete, and only creating completes it.
-pub(super) async fn probe(_: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn probe(_: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     Ok(None)
 }
 
-pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn act(task: &StepTask) -> Result<StepOutcome, PortError> {
     let provider = task.provider().await?;
     let wanted = addressed(&*provider, task.wanted()?).await?;
     let new = new_guest(task, &wanted).await?;
@@ -33,7 +33,7 @@ pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
 /// What undoing a create does to the guest.
 pub(crate) enum Removal {
     /// Nothing: it does not exist.
-    Gone,
+    Missing,
     /// Nothing: it does not have the mark of this run, because it existed before or another driver
     /// created it.
     Kept(ObservedGuest),
@@ -47,10 +47,10 @@ pub(crate) enum Removal {
 }
 
 /// Inspects the guest to find out what undoing does.
-pub(crate) async fn removal(task: &Task) -> Result<Removal, PortError> {
+pub(crate) async fn removal(task: &StepTask) -> Result<Removal, PortError> {
     let guest = task.guest()?;
     let Some(there) = task.provider().await?.inspect(&guest).await? else {
-        return Ok(Removal::Gone);
+        return Ok(Removal::Missing);
     };
     task.require_tags(&there)?;
     if !task.is_created(&there) {
@@ -64,14 +64,14 @@ pub(crate) async fn removal(task: &Task) -> Result<Removal, PortError> {
 }
 
 /// Inspects the guest until a request without a recorded answer has arrived, or no longer can.
-async fn settled_removal(task: &Task) -> Result<Removal, PortError> {
+async fn settled_removal(task: &StepTask) -> Result<Removal, PortError> {
     let mut left = match task.is_unanswered() {
         true => ARRIVES_WITHIN,
         false => Duration::ZERO,
     };
     loop {
         let seen = removal(task).await?;
-        if left.is_zero() || !matches!(seen, Removal::Gone) {
+        if left.is_zero() || !matches!(seen, Removal::Missing) {
             return Ok(seen);
         }
         if left == ARRIVES_WITHIN {
@@ -84,11 +84,11 @@ async fn settled_removal(task: &Task) -> Result<Removal, PortError> {
 }
 
 /// Deletes the guest if this run created it.
-pub(super) async fn undo(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn undo(task: &StepTask) -> Result<StepOutcome, PortError> {
     let guest = task.guest()?;
     let provider = task.provider().await?;
     let there = match settled_removal(task).await? {
-        Removal::Gone => {
+        Removal::Missing => {
             // Its first-boot data or address may exist without it.
             let never = GuestRef {
                 vmid: None,
@@ -133,7 +133,7 @@ async fn addressed(
     Ok(wanted)
 }
 
-async fn new_guest(task: &Task, wanted: &DesiredGuest) -> Result<NewGuest, PortError> {
+async fn new_guest(task: &StepTask, wanted: &DesiredGuest) -> Result<NewGuest, PortError> {
     let node = task.node()?;
     let image = wanted.image.and_then(|at| task.plan.images.get(at));
     let file = image.map_or_else(|| wanted.source.clone(), |image| image.file.clone());
@@ -141,7 +141,12 @@ async fn new_guest(task: &Task, wanted: &DesiredGuest) -> Result<NewGuest, PortE
         GuestKind::Vm => DiskSource::Image(file),
         GuestKind::Ct => DiskSource::Template(file),
     };
-    let seed = task.seeds.seed(&node.name, wanted).await?;
+    let request = SeedRequest {
+        manifest: &task.plan.manifest,
+        node,
+        wanted,
+    };
+    let seed = task.seeds.seed(&request).await?;
     let site = task.plan.site.clone();
     let site = site.ok_or_else(|| PortError::bug("read the plan", &"it names no site"))?;
     // A known guest is completed, and no other.

@@ -1,15 +1,15 @@
 //! Deletes a guest: only the one the plan found, and only of this site.
 
-use super::{StepOutcome, Task, inside};
+use super::{StepOutcome, StepTask, inside};
 use crate::ports::{GuestRef, PortError, PowerState, StopMode};
 
 /// No probe: only the deletion distinguishes a deleted guest from one that lost its identity or is
 /// still being created.
-pub(super) async fn probe(_: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn probe(_: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     Ok(None)
 }
 
-pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn act(task: &StepTask) -> Result<StepOutcome, PortError> {
     let provider = task.provider().await?;
     let guest = task.guest()?;
     let there = task.inspect(&guest).await?;

@@ -1,9 +1,9 @@
 //! Makes an image available in its storage. Images are never removed; others may use them.
 
-use super::{StepOutcome, Task};
+use super::{StepOutcome, StepTask};
 use crate::ports::{ImageRequest, ImageSource, PortError};
 
-fn wanted(task: &Task) -> Result<ImageRequest, PortError> {
+fn wanted(task: &StepTask) -> Result<ImageRequest, PortError> {
     let need = task.need()?;
     Ok(ImageRequest {
         file: need.file.clone(),
@@ -16,7 +16,7 @@ fn wanted(task: &Task) -> Result<ImageRequest, PortError> {
     })
 }
 
-pub(super) async fn probe(task: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn probe(task: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     let need = task.need()?;
     let provider = task
         .context
@@ -26,7 +26,7 @@ pub(super) async fn probe(task: &Task) -> Result<Option<StepOutcome>, PortError>
     Ok(there.then(StepOutcome::default))
 }
 
-pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn act(task: &StepTask) -> Result<StepOutcome, PortError> {
     if let Some(outcome) = probe(task).await? {
         return Ok(outcome);
     }

@@ -7,7 +7,7 @@ use homestak_core::plan::{
     remaining_guests, removes_guest,
 };
 
-use super::{StepKind, Task, planned};
+use super::{StepKind, StepTask, planned};
 use crate::events::EventKind;
 use crate::ports::{
     ErrorClass, GuestKind, GuestRef, ObservedGuest, PortError, PowerState, Provider, Sent,
@@ -36,7 +36,7 @@ pub(crate) enum InsideCheck {
 /// Fails when a guest to be deleted contains guests that are not, or should answer and does not.
 /// Warns about a guest that could not be checked, unless the plan did.
 pub(super) async fn require_empty(
-    task: &Task,
+    task: &StepTask,
     guest: &GuestRef,
     power: PowerState,
 ) -> Result<(), PortError> {
@@ -57,11 +57,11 @@ pub(super) async fn require_empty(
     Ok(())
 }
 
-/// Checks the inside of a guest to be deleted. A stopped guest cannot be checked, as the plan or
-/// the preview says. A running one that does not answer is kept, unless the plan said that it was
-/// not checked, or this run never reached it.
+/// Checks the inside of a guest to be deleted. A stopped guest cannot be checked, which the plan
+/// or the preview reports. A running one that does not answer is kept, unless the plan reported it
+/// as not checked, or this run never reached it.
 pub(crate) async fn check_inside(
-    task: &Task,
+    task: &StepTask,
     guest: &GuestRef,
     power: PowerState,
     expected: ExpectedRemovals<'_>,
@@ -84,7 +84,7 @@ pub(crate) async fn check_inside(
         true => hosts.is_some() && !is_reported(node),
         false => context.hosts_others(&node.name) && context.was_reached(&node.name),
     };
-    let doing = format!("{} {guest}", task.step.kind.word());
+    let doing = format!("{} {guest}", task.step.kind.name());
     match left(task, task.provider().await?, (node, guest), expected).await {
         Ok(guests) if guests.is_empty() => {
             context.set_empty(&node.name);
@@ -99,12 +99,12 @@ pub(crate) async fn check_inside(
         Err(_) if context.was_empty(&node.name) => Ok(InsideCheck::Seen),
         Err(error) if opened => Err(PortError {
             detail: format!(
-                "what runs in it would be destroyed with it, and is not known ({error})"
+                "guests in it would be destroyed with it, and they cannot be listed ({error})"
             )
             .into(),
             doing,
-            hint: "does it answer? homestak manifest resume asks it again; one that is stopped is \
-                   not asked"
+            hint: "check that it answers, then homestak manifest resume; a stopped guest is not \
+                   checked"
                 .to_owned(),
             ..error
         }),
@@ -114,7 +114,7 @@ pub(crate) async fn check_inside(
 
 /// Returns the guests inside a guest that are not expected to be deleted.
 async fn left(
-    task: &Task,
+    task: &StepTask,
     provider: Arc<dyn Provider>,
     (node, guest): (&NodePlan, &GuestRef),
     expected: ExpectedRemovals<'_>,
@@ -148,7 +148,7 @@ async fn left(
         .filter(|child| child.location == location && child.host == node.host)
         .collect();
     let machine = (observed.hosts.len() > 1).then_some(name);
-    let mut gone = Vec::new();
+    let mut deleted = Vec::new();
     if let ExpectedRemovals::Removed = expected {
         for there in &observed.guests {
             // The list may be out of date.
@@ -163,7 +163,7 @@ async fn left(
             if let Some(exact) = exact
                 && inside.inspect(&exact).await?.is_none()
             {
-                gone.push(there.vmid);
+                deleted.push(there.vmid);
             }
         }
     }
@@ -172,15 +172,15 @@ async fn left(
             removes_guest(&task.plan.nodes, &location, there)
                 || children
                     .iter()
-                    .any(|child| goes_with(task, node, child, there))
+                    .any(|child| removed_with(task, node, child, there))
         }
-        ExpectedRemovals::Removed => gone.contains(&there.vmid),
+        ExpectedRemovals::Removed => deleted.contains(&there.vmid),
         ExpectedRemovals::Later(removed) => removed(there),
     });
     // A node that is deleted with this one has no step that would check it.
     for child in children {
         let mut guests = observed.guests.iter();
-        let with = guests.find(|there| goes_with(task, node, child, there));
+        let with = guests.find(|there| removed_with(task, node, child, there));
         let Some((there, uuid)) = with.and_then(|there| Some((there, there.uuid.clone()?))) else {
             continue;
         };
@@ -201,7 +201,7 @@ async fn left(
 }
 
 async fn left_in_child(
-    task: &Task,
+    task: &StepTask,
     inside: Arc<dyn Provider>,
     (child, guest): (&NodePlan, &GuestRef),
 ) -> Result<Vec<String>, PortError> {
@@ -213,7 +213,12 @@ async fn left_in_child(
 
 /// Returns whether a guest belongs to a node that is deleted with its parent: it is recreated, or
 /// was not visible when the plan was made.
-fn goes_with(task: &Task, parent: &NodePlan, child: &NodePlan, there: &ObservedGuest) -> bool {
+fn removed_with(
+    task: &StepTask,
+    parent: &NodePlan,
+    child: &NodePlan,
+    there: &ObservedGuest,
+) -> bool {
     let again = parent.action == Action::Replace && child.action == Action::Create;
     let hidden = task.plan.verb == Verb::Destroy && child.action == Action::Nothing;
     let of = |uuid| there.uuid.as_ref() == Some(uuid) && !there.is_copy();
@@ -226,7 +231,7 @@ fn goes_with(task: &Task, parent: &NodePlan, child: &NodePlan, there: &ObservedG
 }
 
 /// Returns whether a guest may host guests; `None` when that is not known.
-fn hosts_guests(task: &Task, node: &NodePlan, guest: &GuestRef) -> Option<bool> {
+fn hosts_guests(task: &StepTask, node: &NodePlan, guest: &GuestRef) -> Option<bool> {
     let found = node
         .found
         .as_ref()
@@ -245,13 +250,13 @@ fn hosts_guests(task: &Task, node: &NodePlan, guest: &GuestRef) -> Option<bool> 
     of.into_iter().flatten().max().or(unknown)
 }
 
-/// Returns whether the plan says that the inside of a node was not checked.
+/// Returns whether the plan reports that the inside of a node was not checked.
 fn is_reported(node: &NodePlan) -> bool {
     let mut reasons = node.reasons.iter();
     reasons.any(|reason| reason.kind == ReasonKind::UnknownGuests)
 }
 
 /// Returns whether a step deletes as planned, instead of undoing.
-fn is_forward(task: &Task) -> bool {
+fn is_forward(task: &StepTask) -> bool {
     matches!(task.step.kind, StepKind::Stop | StepKind::Destroy)
 }

@@ -32,7 +32,7 @@ use crate::ports::{
 };
 
 /// A step with everything it needs.
-pub(crate) struct Task {
+pub(crate) struct StepTask {
     pub(crate) plan: Arc<Plan>,
     pub(crate) step: Step,
     pub(crate) context: Arc<RunContext>,
@@ -77,7 +77,7 @@ impl StepOutcome {
     }
 }
 
-impl Task {
+impl StepTask {
     /// Returns the outcome of a step that is done already.
     pub(crate) fn probe(&self) -> Work<'_, Option<StepOutcome>> {
         match self.step.kind {
@@ -89,7 +89,7 @@ impl Task {
             // Removing what does not exist is harmless, and faster than probing.
             StepKind::Discard => Box::pin(ready(Ok(None))),
             StepKind::Configure => Box::pin(configure::probe(self)),
-            StepKind::Reshape => Box::pin(size::is_shaped(self)),
+            StepKind::Reshape => Box::pin(size::has_size(self)),
             StepKind::Grow => Box::pin(size::is_grown(self)),
             StepKind::Stop => Box::pin(power::is_stopped(self)),
             StepKind::Destroy => Box::pin(destroy::probe(self)),
@@ -128,7 +128,7 @@ impl Task {
             // Disks never shrink.
             StepKind::Grow => Box::pin(ready(Ok(StepOutcome::default()))),
             StepKind::Stop => Box::pin(power::undo_stop(self)),
-            // A deleted guest cannot be restored, as the plan says.
+            // A deleted guest cannot be restored; the plan reports that.
             StepKind::Destroy => Box::pin(ready(Ok(StepOutcome::default()))),
             // Both identities belong to the site, and later runs expect the new one.
             StepKind::Reidentify => Box::pin(ready(Ok(StepOutcome::default()))),
@@ -254,7 +254,7 @@ impl Task {
     }
 
     fn refused(&self, there: &ObservedGuest, detail: String, hint: &str) -> PortError {
-        let doing = format!("{} guest {}", self.step.kind.word(), there.vmid);
+        let doing = format!("{} guest {}", self.step.kind.name(), there.vmid);
         PortError::refused(&doing, detail, hint)
     }
 

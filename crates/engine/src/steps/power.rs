@@ -3,16 +3,16 @@
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{Action, NodePlan};
 
-use super::{StepOutcome, Task, inside, ready};
+use super::{StepOutcome, StepTask, inside, ready};
 use crate::ports::{ErrorClass, ObservedGuest, PortError, PowerState, Sent, StopMode};
 
 /// Returns the power state of the guest; `None` when it does not exist.
-async fn power(task: &Task) -> Result<Option<PowerState>, PortError> {
-    known(task.inspect(&task.guest()?).await?)
+async fn power(task: &StepTask) -> Result<Option<PowerState>, PortError> {
+    require_power(task.inspect(&task.guest()?).await?)
 }
 
 /// Returns the power state, or an error when it is unknown.
-fn known(there: Option<ObservedGuest>) -> Result<Option<PowerState>, PortError> {
+fn require_power(there: Option<ObservedGuest>) -> Result<Option<PowerState>, PortError> {
     let Some(there) = there else {
         return Ok(None);
     };
@@ -29,17 +29,17 @@ fn known(there: Option<ObservedGuest>) -> Result<Option<PowerState>, PortError> 
     }
 }
 
-pub(super) async fn is_running(task: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn is_running(task: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     let running = power(task).await? == Some(PowerState::Running);
     Ok(running.then(StepOutcome::default))
 }
 
-pub(super) async fn is_stopped(task: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn is_stopped(task: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     let stopped = matches!(power(task).await?, Some(PowerState::Stopped) | None);
     Ok(stopped.then(StepOutcome::default))
 }
 
-pub(super) async fn start(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn start(task: &StepTask) -> Result<StepOutcome, PortError> {
     if let Some(outcome) = is_running(task).await? {
         return Ok(outcome);
     }
@@ -48,7 +48,7 @@ pub(super) async fn start(task: &Task) -> Result<StepOutcome, PortError> {
     Ok(StepOutcome::changed())
 }
 
-pub(super) async fn stop(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn stop(task: &StepTask) -> Result<StepOutcome, PortError> {
     let power = power(task).await?;
     let removed = matches!(task.node()?.action, Action::Destroy | Action::Replace);
     if let Some(power) = power.filter(|_| removed) {
@@ -58,7 +58,7 @@ pub(super) async fn stop(task: &Task) -> Result<StepOutcome, PortError> {
 }
 
 async fn halt(
-    task: &Task,
+    task: &StepTask,
     power: Option<PowerState>,
     grace: Limit,
 ) -> Result<StepOutcome, PortError> {
@@ -94,9 +94,9 @@ pub(crate) fn was_there(node: &NodePlan) -> bool {
 }
 
 /// Stops a guest that this run started. One that ran before keeps running, unless it was stopped to
-/// be changed: then it is stopped to be changed back. When neither the plan nor the journal tells
+/// be changed: then it is stopped to be changed back. If neither the plan nor the journal records
 /// whether it ran, it keeps running.
-pub(super) async fn undo_start(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn undo_start(task: &StepTask) -> Result<StepOutcome, PortError> {
     let node = task.node()?;
     if !was_started(node, task.changed) {
         return Ok(StepOutcome::default());
@@ -105,7 +105,7 @@ pub(super) async fn undo_start(task: &Task) -> Result<StepOutcome, PortError> {
     if was_there(node) {
         return halt(
             task,
-            known(task.inspect(&guest).await?)?,
+            require_power(task.inspect(&guest).await?)?,
             Limit::UndoShutdown,
         )
         .await;
@@ -118,12 +118,12 @@ pub(super) async fn undo_start(task: &Task) -> Result<StepOutcome, PortError> {
         task.require_site(&guest, there)?;
         inside::require_empty(task, &guest, there.power).await?;
     }
-    halt(task, known(there)?, Limit::UndoShutdown).await
+    halt(task, require_power(there)?, Limit::UndoShutdown).await
 }
 
 /// Restarts a guest that ran before it was stopped, if it exists. If it hosts others, waits for it:
 /// they are undone next.
-pub(super) async fn undo_stop(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn undo_stop(task: &StepTask) -> Result<StepOutcome, PortError> {
     let ran = match task.found()?.power {
         PowerState::Running => true,
         PowerState::Stopped => false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::NodePlan;
 
-use super::{StepOutcome, Task};
+use super::{StepOutcome, StepTask};
 use crate::ports::{ErrorClass, GuestAddress, PortError, Sent, ssh_ports};
 
 /// The first pause between two checks.
@@ -15,7 +15,7 @@ const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(2);
 /// The longest duration of a check that counts towards the time limit: requests time out within a
 /// minute. A clock that is set during a wait must not exhaust the limit.
-const LOOK: Duration = Duration::from_secs(60);
+const LONGEST_CHECK: Duration = Duration::from_secs(60);
 
 fn reached(address: IpAddr) -> StepOutcome {
     StepOutcome {
@@ -30,7 +30,7 @@ enum Readiness {
     NotYet(&'static str),
 }
 
-async fn check(task: &Task) -> Result<Readiness, PortError> {
+async fn check(task: &StepTask) -> Result<Readiness, PortError> {
     let node = task.node()?;
     let guest = task.guest()?;
     let provider = task.provider().await?;
@@ -41,7 +41,10 @@ async fn check(task: &Task) -> Result<Readiness, PortError> {
     };
     let connector = task.context.connector();
     let ports = ssh_ports(node, node.config.as_ref());
-    if task.plan.verify_ssh && !connector.ssh_answers(&node.host, address, &ports).await? {
+    if task.plan.verify_ssh
+        && needs_ssh(task, node)
+        && !connector.ssh_answers(&node.host, address, &ports).await?
+    {
         return Ok(Readiness::NotYet("its SSH"));
     }
     if task.context.hosts_others(&node.name) {
@@ -67,9 +70,15 @@ async fn check(task: &Task) -> Result<Readiness, PortError> {
     Ok(Readiness::Reached(address))
 }
 
+/// Returns whether the driver logs in to a node: not to one that configures itself and hosts no
+/// others, once it is in that mode.
+fn needs_ssh(task: &StepTask, node: &NodePlan) -> bool {
+    !node.pulls() || node.changes_mode() || task.context.hosts_others(&node.name)
+}
+
 /// Polls until the node is reachable. While its host does not answer, the time limit of hosts
 /// counts, not that of the node.
-pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn act(task: &StepTask) -> Result<StepOutcome, PortError> {
     let node = task.node()?;
     let limits = &task.limits.timeouts;
     let levels = u32::try_from(node.depth).unwrap_or(u32::MAX);
@@ -77,7 +86,7 @@ pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
     let mut waited = Duration::ZERO;
     let mut away = Duration::ZERO;
     let mut pause = FIRST;
-    let mut said = "";
+    let mut reported = "";
     loop {
         let begun = task.clock.now();
         let (lacks, lost) = match check(task).await {
@@ -94,13 +103,13 @@ pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
             }
             Err(error) => return Err(error),
         };
-        if lacks != said {
+        if lacks != reported {
             task.report_waiting(lacks);
-            said = lacks;
+            reported = lacks;
         }
-        let looked = Duration::try_from(task.clock.now().duration_since(begun));
-        let spent = looked.unwrap_or_default().min(LOOK);
-        // A look that took long was a pause itself.
+        let checked = Duration::try_from(task.clock.now().duration_since(begun));
+        let spent = checked.unwrap_or_default().min(LONGEST_CHECK);
+        // A probe that took long was a pause itself.
         let rest = pause.saturating_sub(spent).max(FIRST);
         match lost {
             Some(error) if away + spent > limits.of(Limit::Api) => {
@@ -116,7 +125,7 @@ pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
                 away = Duration::ZERO;
                 waited += spent;
                 if waited > patience {
-                    return Err(late(node, patience, lacks));
+                    return Err(not_ready(node, patience, lacks));
                 }
                 waited += rest;
             }
@@ -127,7 +136,7 @@ pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
 }
 
 /// Makes the error for a node that is not ready in time.
-fn late(node: &NodePlan, patience: Duration, lacks: &str) -> PortError {
+fn not_ready(node: &NodePlan, patience: Duration, lacks: &str) -> PortError {
     PortError {
         class: ErrorClass::Unreachable { sent: Sent::No },
         ..PortError::refused(
@@ -142,7 +151,7 @@ fn late(node: &NodePlan, patience: Duration, lacks: &str) -> PortError {
     }
 }
 
-pub(super) async fn discard(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn discard(task: &StepTask) -> Result<StepOutcome, PortError> {
     let (provider, guest) = (task.provider().await?, task.guest()?);
     task.inspect(&guest).await?;
     provider.discard_seed(&guest).await?;

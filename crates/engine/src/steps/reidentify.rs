@@ -2,11 +2,11 @@
 
 use homestak_core::plan::Reidentification;
 
-use super::{StepOutcome, Task};
+use super::{StepOutcome, StepTask};
 use crate::ports::{GuestRef, NewIdentity, PortError};
 
 /// Returns the new identity, and the reference to the guest with it.
-fn target(task: &Task) -> Result<(&Reidentification, GuestRef), PortError> {
+fn target(task: &StepTask) -> Result<(&Reidentification, GuestRef), PortError> {
     let node = task.node()?;
     let new = node.reidentified.as_ref();
     let new = new.ok_or_else(|| PortError::bug("read the plan", &"the node keeps its identity"))?;
@@ -25,7 +25,7 @@ fn done(guest: GuestRef, changed: bool) -> StepOutcome {
     }
 }
 
-pub(super) async fn probe(task: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn probe(task: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     let (new, guest) = target(task)?;
     let there = task.provider().await?.inspect(&guest).await?;
     if there.is_none_or(|there| there.site != task.plan.site) {
@@ -36,7 +36,7 @@ pub(super) async fn probe(task: &Task) -> Result<Option<StepOutcome>, PortError>
     Ok(Some(done(guest, false)))
 }
 
-pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn act(task: &StepTask) -> Result<StepOutcome, PortError> {
     if let Some(outcome) = probe(task).await? {
         return Ok(outcome);
     }
@@ -46,7 +46,8 @@ pub(super) async fn act(task: &Task) -> Result<StepOutcome, PortError> {
     let provider = task.provider().await?;
     let old = &task.found()?.guest;
     task.inspect(old).await?;
-    // Before the guest itself: whoever finds the guest under its new identity needs its host key.
+    // Before the guest itself: a driver that finds the guest under its new identity needs its
+    // host key.
     let old_uuid = &new.record.guest.uuid;
     task.seeds.rename(old_uuid, &new.uuid).await?;
     let identity = NewIdentity {

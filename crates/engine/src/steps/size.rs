@@ -1,18 +1,18 @@
 //! Changes the CPUs, memory and disk of a guest. Disks never shrink.
 
-use super::{StepOutcome, Task};
+use super::{StepOutcome, StepTask};
 use crate::ports::PortError;
 
-pub(super) async fn is_shaped(task: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn has_size(task: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     let wanted = task.wanted()?;
     let there = task.inspect(&task.guest()?).await?;
-    let shaped = there.is_some_and(|there| {
+    let has_size = there.is_some_and(|there| {
         there.cores == Some(wanted.cores) && there.memory == Some(wanted.memory.into())
     });
-    Ok(shaped.then(StepOutcome::default))
+    Ok(has_size.then(StepOutcome::default))
 }
 
-pub(super) async fn is_grown(task: &Task) -> Result<Option<StepOutcome>, PortError> {
+pub(super) async fn is_grown(task: &StepTask) -> Result<Option<StepOutcome>, PortError> {
     let wanted = task.wanted()?;
     let there = task.inspect(&task.guest()?).await?;
     let grown = there.and_then(|there| there.disk);
@@ -21,7 +21,7 @@ pub(super) async fn is_grown(task: &Task) -> Result<Option<StepOutcome>, PortErr
         .then(StepOutcome::default))
 }
 
-pub(super) async fn reshape(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn reshape(task: &StepTask) -> Result<StepOutcome, PortError> {
     let wanted = task.wanted()?;
     let guest = task.guest()?;
     task.inspect(&guest).await?;
@@ -32,7 +32,7 @@ pub(super) async fn reshape(task: &Task) -> Result<StepOutcome, PortError> {
     Ok(StepOutcome::changed())
 }
 
-pub(super) async fn grow(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn grow(task: &StepTask) -> Result<StepOutcome, PortError> {
     let guest = task.guest()?;
     task.inspect(&guest).await?;
     let provider = task.provider().await?;
@@ -41,7 +41,7 @@ pub(super) async fn grow(task: &Task) -> Result<StepOutcome, PortError> {
 }
 
 /// Restores the earlier CPUs and memory.
-pub(super) async fn undo_reshape(task: &Task) -> Result<StepOutcome, PortError> {
+pub(super) async fn undo_reshape(task: &StepTask) -> Result<StepOutcome, PortError> {
     let found = task.found()?;
     let (Some(cores), Some(memory)) = (found.cores, found.memory) else {
         return Ok(StepOutcome::default());

@@ -1,4 +1,4 @@
-//! Plan, apply and destroy when nothing goes wrong.
+//! Plan, apply and destroy without faults.
 
 use homestak_core::plan::{Action, PlanOptions, Verb};
 use homestak_engine::journal::RunOutcome;
@@ -29,9 +29,9 @@ async fn apply_is_idempotent_and_the_next_plan_is_empty() {
     assert!(plan.is_empty(), "{:#?}", plan.nodes);
     assert_eq!(env.apply(WORKERS).await, RunOutcome::Done, "again");
     assert_eq!(env.guests().len(), 3);
-    assert_eq!(env.seeds.n_kept(), 3);
+    assert_eq!(env.seeds.n_recorded(), 3);
     assert_eq!(env.destroy(WORKERS).await, RunOutcome::Done);
-    assert_eq!(env.seeds.n_kept(), 0, "their seeds are forgotten");
+    assert_eq!(env.seeds.n_recorded(), 0, "their seeds are removed");
     assert_eq!(env.destroy(WORKERS).await, RunOutcome::Done, "again");
     env.wait_for_tasks().await;
     assert_eq!(env.guests(), []);
@@ -72,7 +72,7 @@ nodes:
     assert_eq!(action("worker-2"), Some(Action::Keep));
     assert_eq!(action("box"), Some(Action::Nothing));
     assert_eq!(env.apply(changed).await, RunOutcome::Done);
-    assert_eq!(env.guests().len(), 3, "nothing is removed unasked");
+    assert_eq!(env.guests().len(), 3, "nothing is removed without `prune`");
     let plan = env.plan(changed).await;
     assert!(plan.is_empty(), "{:#?}", plan.nodes);
     env.options.prune = true;
@@ -114,6 +114,6 @@ async fn unobservable_nodes_are_destroyed_and_recreated_with_their_parent() {
     let plan = env.plan(TIERED).await;
     let actions: Vec<Action> = plan.nodes.iter().map(|node| node.action).collect();
     assert_eq!(actions, [Action::Create, Action::Create]);
-    assert_eq!(plan.nodes[1].found, None, "nothing is remembered of it");
-    assert_eq!(env.seeds.n_kept(), 0);
+    assert_eq!(plan.nodes[1].found, None, "it has no record");
+    assert_eq!(env.seeds.n_recorded(), 0);
 }

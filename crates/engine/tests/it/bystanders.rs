@@ -1,4 +1,4 @@
-//! What runs in a node that goes, and what stays recorded of guests that were removed.
+//! Guests inside a hypervisor that is destroyed, and the records of removed guests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -87,12 +87,12 @@ async fn a_hypervisor_without_children_is_checked_for_guests() {
     let destroy = PlanOptions::new(Verb::Destroy);
     let plan = env.plan_with(HYPER, &destroy).await;
     assert!(refused(&plan).contains("4444 (tenant)"), "{plan:#?}");
-    // The same when the manifest does not name it any more.
+    // Also if the manifest no longer contains it.
     for options in both() {
         let plan = env.plan_with(OTHER, &options).await;
         assert!(refused(&plan).contains("4444 (tenant)"), "{plan:#?}");
     }
-    // What cannot be asked is said not to have been seen.
+    // An unreachable hypervisor is reported as not checked.
     env.world.switch_off(vmid(&env, "hyper"));
     env.wait_until_idle().await;
     for (manifest, options) in [(HYPER, &destroy), (OTHER, &destroy), (OTHER, &prune())] {
@@ -121,7 +121,11 @@ async fn guests_of_a_destroyed_hypervisor_are_no_longer_recorded() {
         assert_eq!(plan.node("kid").is_some(), !stopped, "{plan:#?}");
         assert_eq!(env.execute(&plan).await, RunOutcome::Done);
         assert_eq!(names(&env, "pve1").await, ["other"]);
-        assert_eq!(env.seeds.n_kept(), 1, "keys of what is gone are gone");
+        assert_eq!(
+            env.seeds.n_recorded(),
+            1,
+            "keys of removed guests are removed"
+        );
     }
 }
 
@@ -140,7 +144,7 @@ async fn a_guest_that_was_renamed_and_pruned_is_no_longer_recorded() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_is_pruned_on_its_former_host_is_no_longer_recorded_there() {
-    // Dying at each moment, and resumed.
+    // With a crash at each step point, and resumed.
     for moment in [1, 3, 5, 8, 12, 20, 30, 45, 100_000] {
         let mut env = TestEnv::with(|builder| builder.cluster("two").host("pve1").host("pve2"));
         assert_eq!(env.apply(ONE).await, RunOutcome::Done);
@@ -148,8 +152,8 @@ async fn a_guest_that_is_pruned_on_its_former_host_is_no_longer_recorded_there()
         let old = vmid(&env, "ha");
         let plan = env.plan_with(SWAPPED, &prune()).await;
         assert_eq!(plan.refusals, []);
-        let gone = plan.node(&format!("ha#{old}")).unwrap();
-        assert_eq!(gone.action, Action::Destroy, "{gone:#?}");
+        let former = plan.node(&format!("ha#{old}")).unwrap();
+        assert_eq!(former.action, Action::Destroy, "{former:#?}");
         if env.execute_until(&plan, moment).await.is_none() {
             let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
@@ -179,8 +183,12 @@ async fn children_of_a_replaced_hypervisor_are_recorded_as_destroyed_until_they_
     assert_eq!(plan.refusals, []);
     assert_eq!(env.execute(&plan).await, RunOutcome::Done);
     assert_eq!(names(&env, "pve1").await, ["hyper", "kid", "other"]);
-    let gone = run_entries(&env, "kid");
-    assert_eq!(gone.first(), Some(&NodeStatus::Destroyed), "{gone:?}");
+    let statuses = run_entries(&env, "kid");
+    assert_eq!(
+        statuses.first(),
+        Some(&NodeStatus::Destroyed),
+        "{statuses:?}"
+    );
 }
 
 /// Returns what the last run recorded of a node, in order.
@@ -191,7 +199,7 @@ fn run_entries(env: &TestEnv, node: &str) -> Vec<NodeStatus> {
     of.map(|record| record.status).collect()
 }
 
-/// Creates a guest of someone else in `hyper`.
+/// Creates a foreign guest in `hyper`.
 fn tenant(env: &TestEnv) {
     let inner = world_in(&env.world, "hyper").unwrap();
     let config = vec![("name".to_owned(), "tenant".to_owned())];
@@ -225,9 +233,7 @@ fn failure(env: &TestEnv) -> String {
         .iter()
         .rev()
         .find_map(|entry| match &entry.happened {
-            StepEvent::Failed(trouble) | StepEvent::UndoFailed(trouble) => {
-                Some(trouble.message.clone())
-            }
+            StepEvent::Failed(error) | StepEvent::UndoFailed(error) => Some(error.message.clone()),
             _ => None,
         });
     failed.unwrap_or_default()
@@ -238,15 +244,15 @@ async fn rolling_back_keeps_a_hypervisor_with_a_foreign_guest() {
     let env = TestEnv::new();
     assert_eq!(env.apply(NESTED).await, RunOutcome::Done);
     env.wait_until_idle().await;
-    let said = preview(&env, "hyper").await;
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(said[0].0, UndoEffect::Undone, "{said:?}");
+    let effects = preview(&env, "hyper").await;
+    assert_eq!(effects.len(), 1, "{effects:?}");
+    assert_eq!(effects[0].0, UndoEffect::Undone, "{effects:?}");
     tenant(&env);
-    let said = preview(&env, "hyper").await;
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(said[0].0, UndoEffect::Lost, "{said:?}");
-    assert!(said[0].1.contains("4444 (tenant)"), "{said:?}");
-    assert!(!said[0].1.contains("kid"), "{said:?}");
+    let effects = preview(&env, "hyper").await;
+    assert_eq!(effects.len(), 1, "{effects:?}");
+    assert_eq!(effects[0].0, UndoEffect::Lost, "{effects:?}");
+    assert!(effects[0].1.contains("4444 (tenant)"), "{effects:?}");
+    assert!(!effects[0].1.contains("kid"), "{effects:?}");
     assert_eq!(roll_back(&env).await, RunOutcome::Stuck);
     env.wait_until_idle().await;
     assert!(failure(&env).contains("4444 (tenant)"), "{}", failure(&env));
@@ -308,14 +314,21 @@ async fn a_hypervisor_stays_when_a_guest_in_it_does() {
     let kid = vmid_in(&inner, "kid");
     inner.change_guest(kid, &[("description", "mine")]).unwrap();
     env.wait_until_idle().await;
-    let said = preview(&env, "kid").await;
-    let stays = said.iter().any(|(effect, _)| *effect == UndoEffect::Stays);
-    assert!(stays, "{said:?}");
-    let undone = said.iter().any(|(effect, _)| *effect == UndoEffect::Undone);
-    assert!(!undone, "{said:?}");
-    let said = preview(&env, "hyper").await;
-    assert_eq!(said[0].0, UndoEffect::Lost, "{said:?}");
-    assert!(said[0].1.contains(&format!("{kid} (kid)")), "{said:?}");
+    let effects = preview(&env, "kid").await;
+    let stays = effects
+        .iter()
+        .any(|(effect, _)| *effect == UndoEffect::Stays);
+    assert!(stays, "{effects:?}");
+    let undone = effects
+        .iter()
+        .any(|(effect, _)| *effect == UndoEffect::Undone);
+    assert!(!undone, "{effects:?}");
+    let effects = preview(&env, "hyper").await;
+    assert_eq!(effects[0].0, UndoEffect::Lost, "{effects:?}");
+    assert!(
+        effects[0].1.contains(&format!("{kid} (kid)")),
+        "{effects:?}"
+    );
     assert_eq!(roll_back(&env).await, RunOutcome::Stuck);
     env.wait_until_idle().await;
     assert_eq!(env.guests(), [("hyper".to_owned(), true)]);
@@ -328,21 +341,21 @@ async fn a_stopped_hypervisor_is_destroyed_with_a_warning() {
     assert_eq!(env.apply(HYPER).await, RunOutcome::Done);
     env.world.switch_off(vmid(&env, "hyper"));
     env.wait_until_idle().await;
-    let said = preview(&env, "hyper").await;
-    assert_eq!(said[0].0, UndoEffect::Undone, "{said:?}");
+    let effects = preview(&env, "hyper").await;
+    assert_eq!(effects[0].0, UndoEffect::Undone, "{effects:?}");
     assert!(
-        said[0].1.contains("guests in it could not be listed"),
-        "{said:?}"
+        effects[0].1.contains("guests in it could not be listed"),
+        "{effects:?}"
     );
     assert_eq!(roll_back(&env).await, RunOutcome::RolledBack);
     assert_eq!(env.guests(), []);
 }
 
-/// Hosts that answer, with hypervisors in them that do not.
-struct Deaf(Arc<dyn HostConnector>);
+/// Connects to hosts, but not to hypervisors inside them.
+struct UnreachableHypervisors(Arc<dyn HostConnector>);
 
 #[async_trait]
-impl HostConnector for Deaf {
+impl HostConnector for UnreachableHypervisors {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         self.0.host(name).await
     }
@@ -376,13 +389,13 @@ async fn a_running_hypervisor_that_does_not_answer_is_destroyed_only_as_planned(
     assert_eq!(env.apply(HYPER).await, RunOutcome::Done);
     env.wait_until_idle().await;
     let plan = env.plan_with(HYPER, &destroy).await;
-    env.connector = Arc::new(Deaf(env.connector.clone()));
+    env.connector = Arc::new(UnreachableHypervisors(env.connector.clone()));
     assert_eq!(env.execute(&plan).await, RunOutcome::Failed);
-    let said = failure(&env);
-    assert!(said.contains("is not known"), "{said}");
+    let message = failure(&env);
+    assert!(message.contains("cannot be listed"), "{message}");
     assert!(env.guests().contains(&("hyper".to_owned(), true)));
     env.wait_until_idle().await;
-    // Now the plan says that it was not asked.
+    // Now the plan reports that its guests could not be listed.
     let plan = env.plan_with(HYPER, &destroy).await;
     assert_eq!(env.execute(&plan).await, RunOutcome::Done);
     assert_eq!(env.guests(), []);
@@ -394,14 +407,14 @@ async fn undoing_keeps_a_hypervisor_that_no_longer_answers() {
         let mut env = TestEnv::new();
         assert_eq!(env.apply(manifest).await, RunOutcome::Done);
         env.wait_until_idle().await;
-        env.connector = Arc::new(Deaf(env.connector.clone()));
-        let said = preview(&env, "hyper").await;
-        assert_eq!(said[0].0, effect, "{said:?}");
+        env.connector = Arc::new(UnreachableHypervisors(env.connector.clone()));
+        let effects = preview(&env, "hyper").await;
+        assert_eq!(effects[0].0, effect, "{effects:?}");
         let (ending, left) = match effect {
             UndoEffect::Lost => (RunOutcome::Stuck, vec![("hyper".to_owned(), true)]),
             _ => {
                 // Nothing was ever created in it.
-                assert!(said[0].1.contains("could not be listed"), "{said:?}");
+                assert!(effects[0].1.contains("could not be listed"), "{effects:?}");
                 (RunOutcome::RolledBack, vec![])
             }
         };
@@ -420,17 +433,19 @@ async fn nothing_is_undone_in_a_hypervisor_whose_tags_were_removed() {
         .change_guest(hyper, &[("delete", "tags")])
         .unwrap();
     env.wait_until_idle().await;
-    let said = preview(&env, "kid").await;
+    let effects = preview(&env, "kid").await;
     assert!(
-        said.iter().all(|(effect, _)| *effect == UndoEffect::Lost),
-        "{said:?}"
+        effects
+            .iter()
+            .all(|(effect, _)| *effect == UndoEffect::Lost),
+        "{effects:?}"
     );
     assert_eq!(roll_back(&env).await, RunOutcome::Stuck);
     assert_eq!(guests(&inner), [("kid".to_owned(), true)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hypervisor_whose_address_is_not_recorded_is_asked_for_it() {
+async fn an_unrecorded_address_of_a_hypervisor_is_requested_from_its_host() {
     let env = TestEnv::new();
     assert_eq!(env.apply(NESTED).await, RunOutcome::Done);
     tenant(&env);

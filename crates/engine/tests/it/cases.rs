@@ -1,4 +1,4 @@
-//! What is tried at every point: manifests, and the worlds before and after.
+//! Manifests for crash and fault tests, with snapshots of the World before and after.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -9,14 +9,14 @@ use homestak_sim::World;
 
 use crate::env::{TestEnv, world_in};
 
-/// From one manifest to another.
+/// A change from one manifest to another.
 pub struct Case {
     pub name: &'static str,
-    /// What is there before.
+    /// The manifest that is applied before.
     pub before: Option<&'static str>,
     pub manifest: &'static str,
     pub verb: Verb,
-    /// Whether undoing gives back exactly what was there before.
+    /// Whether undoing restores exactly the previous state.
     pub reversible: bool,
 }
 
@@ -100,8 +100,7 @@ nodes:
     },
 ];
 
-/// Everything that matters of a World: guests with their sizes and power, volumes, and the same of
-/// the Worlds inside.
+/// The state of a World: guests with their sizes and power, volumes, and the Worlds inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     guests: BTreeMap<u32, (String, bool, String)>,
@@ -135,18 +134,18 @@ pub fn snapshot(world: &World) -> Snapshot {
     }
 }
 
-/// Hides identities: a node that was replaced has another one each time.
+/// Masks identities, because each replacement of a node has a new one.
 fn anonymous(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_hexdigit() || c == '-';
     let words = text.split_inclusive(|c: char| !is_part(c));
-    let mut shown = String::new();
+    let mut masked = String::new();
     for word in words {
         let id = word.trim_end_matches(|c: char| !is_part(c));
         let hidden = id.len() >= 36;
-        shown.push_str(if hidden { "ID" } else { id });
-        shown.push_str(&word[id.len()..]);
+        masked.push_str(if hidden { "ID" } else { id });
+        masked.push_str(&word[id.len()..]);
     }
-    shown
+    masked
 }
 
 impl Case {
@@ -157,13 +156,13 @@ impl Case {
         }
     }
 
-    /// Makes a lab in which what is there before is there.
+    /// Creates an environment in which the manifest of `before` is applied.
     pub async fn env(&self) -> TestEnv {
         let env = TestEnv::new();
         if let Some(before) = self.before {
             assert_eq!(env.apply(before).await, RunOutcome::Done);
         }
-        // The list of guests is some seconds late; what a plan reads must be the same each time.
+        // The list of guests is updated after some seconds; a plan must see the final one.
         env.wait_until_idle().await;
         env
     }
@@ -172,7 +171,7 @@ impl Case {
         env.plan_with(self.manifest, &self.options()).await
     }
 
-    /// Returns the pictures before and after, when nothing goes wrong.
+    /// Returns snapshots before and after, without faults.
     pub async fn snapshots(&self) -> (Snapshot, Snapshot) {
         let env = self.env().await;
         let before = snapshot(&env.world);
@@ -183,8 +182,8 @@ impl Case {
     }
 }
 
-/// Returns whether a point is tried: every one in a full run, otherwise a sample by a seed that is
-/// said, so that a failure can be repeated.
+/// Returns whether a point is tested: all in a full run, otherwise a sample by a printed seed, so
+/// that a failure can be reproduced.
 pub fn is_tried(case: &str, point: usize, one_in: u64) -> bool {
     let variable = |name| std::env::var(name).ok();
     if variable("HOMESTAK_TEST_FULL").is_some() {

@@ -1,4 +1,4 @@
-//! A clock that is set back and forth by a day, as it happens when a machine's battery is empty.
+//! A clock that jumps by a day in both directions, as with an empty CMOS battery.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,11 +17,11 @@ use crate::env::TestEnv;
 
 const DAY: i64 = 86_400;
 
-/// The lab's clock, set wrong by so many seconds. Waiting takes as long as ever.
+/// The clock of the test with an offset in seconds. Waits are not affected.
 struct SkewedClock {
     right: SharedClock,
     by: AtomicI64,
-    /// Whether someone sets it during each wait.
+    /// Whether it is changed during each wait.
     restless: bool,
 }
 
@@ -34,7 +34,7 @@ impl Clock for SkewedClock {
     async fn sleep(&self, duration: Duration) {
         self.right.sleep(duration).await;
         if self.restless {
-            // Right, forth, back, right again.
+            // Correct, ahead, behind, correct again.
             let next = match self.by.load(Ordering::SeqCst) {
                 0 => DAY,
                 by if by > 0 => -DAY,
@@ -79,7 +79,7 @@ async fn a_clock_that_was_set_before_a_resume_changes_nothing() {
                 env.clock.sleep(Duration::from_secs(3)).await;
                 ask.request();
             };
-            let verb = plan.verb.word();
+            let verb = plan.verb.name();
             let (ended, ()) = tokio::join!(first.execute(verb, &plan, interrupt), asking);
             assert_eq!(ended.unwrap().1, RunOutcome::Stopped, "{}", case.name);
             clock.by.store(by, Ordering::SeqCst);
@@ -96,7 +96,7 @@ async fn a_clock_that_was_set_before_a_resume_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_set_during_a_run_ends_no_wait() {
     let manifest = "nodes:\n  - {name: one, preset: vm-small, image: debian-12}\n";
-    // Long enough that it is waited for, shorter than patience.
+    // Long enough to wait for, shorter than the timeout.
     let timing = Timing {
         boot: Duration::from_secs(120),
         ..Timing::default()

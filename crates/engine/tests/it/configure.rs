@@ -1,7 +1,8 @@
-//! Nodes are made inside what their specs say.
+//! Configuring nodes by their specs.
 
 use std::time::Duration;
 
+use homestak_core::converge::{Change, ChangeCause, Handling};
 use homestak_core::plan::{Action, NodeStatus, OnError, Plan, PlanOptions, StepKind, Verb};
 use homestak_engine::events::EventKind;
 use homestak_engine::journal::{RunOutcome, StepEvent};
@@ -22,7 +23,7 @@ nodes:
   - {name: two, preset: vm-small, image: debian-12}
 ";
 
-/// Returns node and kind of each step in the order in which they began.
+/// Returns node and kind of each step in start order.
 fn begun(env: &TestEnv) -> Vec<(String, StepKind)> {
     let events = env.events.0.lock().unwrap();
     let steps = events.iter().filter_map(|event| match &event.kind {
@@ -65,7 +66,7 @@ async fn a_node_that_differs_inside_is_configured_and_nothing_else_happens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_does_not_answer_is_configured_and_the_plan_says_why() {
+async fn an_unreachable_node_is_configured_and_the_plan_gives_the_reason() {
     let env = TestEnv::new();
     assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
     env.wait_until_idle().await;
@@ -87,7 +88,7 @@ async fn a_node_that_does_not_answer_is_configured_and_the_plan_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_journal_keeps_which_fields_differ_and_not_what_is_in_them() {
+async fn the_journal_stores_which_fields_differ_but_not_their_values() {
     let env = TestEnv::new();
     assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
     env.wait_until_idle().await;
@@ -99,11 +100,11 @@ async fn the_journal_keeps_which_fields_differ_and_not_what_is_in_them() {
     };
     assert_eq!(changes(&plan)[0].expected, "two");
     assert_eq!(env.execute(&plan).await, RunOutcome::Done);
-    let kept = &changes(&env.last_run().plan)[0];
-    assert_eq!(kept.id, "hostname/name");
+    let change = &changes(&env.last_run().plan)[0];
+    assert_eq!(change.id, "hostname/name");
     assert!(
-        kept.expected.is_empty() && kept.found.is_empty(),
-        "{kept:?}"
+        change.expected.is_empty() && change.found.is_empty(),
+        "{change:?}"
     );
 }
 
@@ -128,7 +129,7 @@ async fn a_node_that_cannot_be_configured_fails_and_is_tried_again_when_resumed(
         .insert("inner".to_owned(), ErrorClass::Refused);
     assert_eq!(env.apply(TIERS).await, RunOutcome::Failed);
     let created = (String::from("leaf"), StepKind::Create);
-    assert!(!begun(&env).contains(&created), "its child was not begun");
+    assert!(!begun(&env).contains(&created), "its child was not started");
     failing.lock().unwrap().clear();
     let (_ask, interrupt) = Interrupt::new();
     let run = env.last_run();
@@ -156,11 +157,11 @@ async fn partial_refusals_of_a_node_neither_stop_nor_roll_back_a_run() {
         let run = env.last_run();
         let mut entries = run.entries.iter();
         assert!(entries.all(|entry| entry.happened != StepEvent::UndoIntent));
-        // What it became counts as applied, so that it can be undone.
+        // The result is recorded as applied, so that it can be undone.
         let mut records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
         let inner = records.rfind(|record| record.name == "inner");
         assert!(inner.unwrap().configured.is_some());
-        // It is tried again when the run is resumed.
+        // It is retried when the run is resumed.
         failing.lock().unwrap().clear();
         let (_ask, interrupt) = Interrupt::new();
         let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
@@ -183,10 +184,10 @@ async fn an_interrupted_run_does_not_wait_for_a_node_that_configures_itself() {
     };
     let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
     assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
-    let said = warnings(&env);
+    let messages = warnings(&env);
     let continues =
         "the node continues on its own; changes that could disconnect it are reverted after 30 s";
-    assert!(said.contains(continues), "{said}");
+    assert!(messages.contains(continues), "{messages}");
     endless.lock().unwrap().clear();
     let (_ask, interrupt) = Interrupt::new();
     let run = env.last_run();
@@ -221,9 +222,12 @@ async fn an_interrupted_run_reports_a_node_that_has_not_started() {
     };
     let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
     assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
-    let said = warnings(&env);
-    assert!(said.contains("has not reported that it started"), "{said}");
-    assert!(!said.contains("on its own"), "{said}");
+    let messages = warnings(&env);
+    assert!(
+        messages.contains("has not reported that it started"),
+        "{messages}"
+    );
+    assert!(!messages.contains("on its own"), "{messages}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -245,7 +249,7 @@ async fn a_node_that_is_unreachable_for_a_while_is_retried() {
     assert_eq!(ending, RunOutcome::Done);
 }
 
-/// Rolls the last run back, and returns what was said about it before.
+/// Rolls the last run back, and returns its preview.
 async fn roll_back(env: &TestEnv) -> Vec<UndoEffect> {
     let run = env.last_run();
     let effects = rollback_plan(&run).into_iter().map(|item| item.effect);
@@ -310,14 +314,49 @@ async fn accounts_that_a_run_added_are_not_claimed_to_be_undone() {
     };
     let before = lost(&env);
     roll_back(&env).await;
-    // The same is said before and after.
+    // The text is the same in the preview and in the result.
     assert_eq!(lost(&env), before);
     let [item] = &before[..] else {
         panic!("{before:?}")
     };
     assert_eq!(item.subject, "one");
-    let text = "accounts that it added stay closed, with their home directories: bob";
+    let text = "accounts that it added stay disabled, with their home directories: bob";
     assert_eq!(item.text, text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drift_that_was_corrected_with_a_new_spec_is_not_claimed_to_be_undone() {
+    let env = TestEnv::new();
+    assert_eq!(env.apply(PEERS).await, RunOutcome::Done);
+    env.wait_until_idle().await;
+    *env.configurer.digest.lock().unwrap() = "two".to_owned();
+    let mut plan = env.plan(PEERS).await;
+    let one = plan.nodes.iter_mut().find(|node| node.name == "one");
+    let config = one.unwrap().config.as_mut().unwrap();
+    let changes = &mut config.found.as_mut().unwrap().changes;
+    for (id, cause, handling) in [
+        ("package:tree/state", ChangeCause::Spec, Handling::Enforce),
+        ("package:htop/state", ChangeCause::Node, Handling::Enforce),
+        ("keys:ops/foreign", ChangeCause::Node, Handling::Report),
+    ] {
+        let id = id.to_owned();
+        changes.push(Change {
+            id,
+            cause,
+            handling,
+            ..changes[0].clone()
+        });
+    }
+    assert_eq!(env.execute(&plan).await, RunOutcome::Done);
+    let items = rollback_plan(&env.last_run());
+    let lost = items.iter().filter(|item| item.effect == UndoEffect::Lost);
+    let lost: Vec<(&str, &str)> = lost.map(|item| (&*item.subject, &*item.text)).collect();
+    let text = "differences that were corrected stay corrected: package:htop/state";
+    assert_eq!(lost, [("one", text)]);
+    let undone = items
+        .iter()
+        .filter(|item| item.effect == UndoEffect::Undone);
+    assert_eq!(undone.count(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -328,7 +367,7 @@ async fn the_source_of_an_existing_guest_is_not_recorded_before_it_is_reached() 
     let mut plan = env.plan(&PEERS.replace("vm-small", "vm-large")).await;
     for node in &mut plan.nodes {
         assert_eq!(node.action, Action::Change);
-        // As of a guest that `state rebuild` recorded.
+        // As for a guest that `state rebuild` recorded.
         node.found.as_mut().unwrap().ready = None;
     }
     assert_eq!(env.execute(&plan).await, RunOutcome::Done);

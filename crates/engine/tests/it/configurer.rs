@@ -1,4 +1,4 @@
-//! What nodes are like inside, for a World that has no inside.
+//! A configurer in memory: the simulated World has no operating systems inside its guests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use homestak_core::converge::{Change, ChangeCause, Handling};
+use homestak_core::doc::manifest::Mode;
 use homestak_core::plan::{AppliedSpec, ConfigPlan, NodePlan, OtherRecords, Plan};
 use homestak_core::resolve::ResolvedManifest;
 use homestak_engine::planning::PlanContext;
@@ -13,25 +14,28 @@ use homestak_engine::ports::{
     ConfigTarget, Configurer, ErrorClass, GuestUuid, PortError, ProviderEvent, Sent, SpecComparison,
 };
 
-/// Remembers what each node became. Every node has the same spec.
+/// Records the applied spec of each node. All nodes have the same spec.
 pub struct TestConfigurer {
-    /// What the spec adds up to.
+    /// Who applies the spec.
+    pub mode: Mutex<Mode>,
+    /// The digest of the spec.
     pub digest: Mutex<String>,
     /// Guest and spec of each node.
     pub known: Mutex<BTreeMap<String, (GuestUuid, String)>>,
     /// How often each node was converged.
     pub converged: Mutex<Vec<String>>,
-    /// Nodes that never end.
+    /// Nodes that never finish.
     pub endless: Mutex<BTreeSet<String>>,
-    /// Nodes that never report that they began.
+    /// Nodes that never report that they started.
     pub silent: Mutex<BTreeSet<String>>,
-    /// Nodes that cannot be converged, and whether that may pass.
+    /// Nodes that cannot be converged, and the class of the error.
     pub failing: Mutex<BTreeMap<String, ErrorClass>>,
 }
 
 impl Default for TestConfigurer {
     fn default() -> Self {
         Self {
+            mode: Mutex::new(Mode::Push),
             digest: Mutex::new("one".to_owned()),
             known: Mutex::default(),
             converged: Mutex::default(),
@@ -92,6 +96,7 @@ impl PlanContext for TestConfigurer {
             spec: "base".to_owned(),
             digest: self.digest.lock().unwrap().clone(),
             port: 22,
+            mode: *self.mode.lock().unwrap(),
             found: None,
             unseen: None,
         };
@@ -101,6 +106,10 @@ impl PlanContext for TestConfigurer {
 
     fn not_applied(&self, _: &ResolvedManifest, _: &NodePlan) -> Option<String> {
         None
+    }
+
+    fn is_simulated(&self, _: &ResolvedManifest, _: &NodePlan) -> bool {
+        false
     }
 }
 
@@ -119,12 +128,12 @@ impl Configurer for TestConfigurer {
     async fn converge(
         &self,
         node: &ConfigTarget,
-        hear: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
+        report: Arc<dyn Fn(ProviderEvent) + Send + Sync>,
     ) -> Result<bool, PortError> {
         self.fails(node)?;
         if !self.silent.lock().unwrap().contains(&node.node) {
-            hear(ProviderEvent::Began);
-            hear(ProviderEvent::Doing("set the host name".to_owned()));
+            report(ProviderEvent::Began);
+            report(ProviderEvent::Doing("set the host name".to_owned()));
         }
         let is_endless = self.endless.lock().unwrap().contains(&node.node);
         if is_endless {
@@ -151,5 +160,5 @@ impl Configurer for TestConfigurer {
     }
 }
 
-/// A way of failing that may pass.
+/// A transient error.
 pub const UNREACHABLE: ErrorClass = ErrorClass::Unreachable { sent: Sent::Maybe };

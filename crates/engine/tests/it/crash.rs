@@ -1,7 +1,7 @@
-//! The operator dies at every moment of every step, and is resumed, or undone, by another one.
+//! The operator crashes at every step point, and the run is resumed or rolled back by another one.
 //!
-//! Here it is dropped in the middle, which ends every call on its way; with the real program and
-//! a real kill the same is tried in the tests of the command line.
+//! Here its future is dropped, which aborts all calls in progress. The tests of the command line do
+//! the same with the real program and a real kill.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use tokio::sync::Notify;
 use crate::cases::{CASES, Case, is_tried, snapshot};
 use crate::env::TestEnv;
 
-/// Says when the moment has come.
+/// Notifies when the n-th step point is reached.
 struct CrashTrigger {
     left: AtomicUsize,
-    burnt: Notify,
+    fired: Notify,
     /// Whether the operator was dropped.
     dropped: AtomicBool,
 }
@@ -28,7 +28,7 @@ impl CrashTrigger {
     fn new(nth: usize) -> Arc<Self> {
         Arc::new(Self {
             left: AtomicUsize::new(nth),
-            burnt: Notify::new(),
+            fired: Notify::new(),
             dropped: AtomicBool::new(false),
         })
     }
@@ -38,9 +38,8 @@ impl StepPointObserver for CrashTrigger {
     fn reached(&self, _: StepPoint) {
         let before = self.left.fetch_sub(1, Ordering::SeqCst);
         if before == 1 {
-            self.burnt.notify_one();
-            // Nothing after this moment happens: the thread that would continue waits until the
-            // whole operator is dropped.
+            self.fired.notify_one();
+            // Nothing may happen after this point: this thread waits until the operator is dropped.
             while !self.dropped.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -48,8 +47,8 @@ impl StepPointObserver for CrashTrigger {
     }
 }
 
-/// Carries out a case until the n-th moment. Returns `false` when it ended before.
-async fn until(case: &Case, env: &mut TestEnv, nth: usize) -> bool {
+/// Executes a case until the n-th step point. Returns `false` if it ended before.
+async fn crash_at(case: &Case, env: &mut TestEnv, nth: usize) -> bool {
     let plan = case.plan(env).await;
     let trigger = CrashTrigger::new(nth);
     env.point_observer = Some(trigger.clone());
@@ -57,15 +56,15 @@ async fn until(case: &Case, env: &mut TestEnv, nth: usize) -> bool {
     let (_ask, interrupt) = Interrupt::new();
     let ended = tokio::select! {
         biased;
-        () = trigger.burnt.notified() => false,
-        _ = operator.execute(plan.verb.word(), &plan, interrupt) => true,
+        () = trigger.fired.notified() => false,
+        _ = operator.execute(plan.verb.name(), &plan, interrupt) => true,
     };
     trigger.dropped.store(true, Ordering::SeqCst);
     env.point_observer = None;
     !ended
 }
 
-async fn at_every_moment(case: &Case, finish: impl AsyncFn(&Case, TestEnv)) -> usize {
+async fn crash_at_every_point(case: &Case, finish: impl AsyncFn(&Case, TestEnv)) -> usize {
     let mut tried = 0;
     for nth in 1.. {
         if !is_tried(case.name, nth, 4) {
@@ -75,7 +74,7 @@ async fn at_every_moment(case: &Case, finish: impl AsyncFn(&Case, TestEnv)) -> u
             continue;
         }
         let mut env = case.env().await;
-        if !until(case, &mut env, nth).await {
+        if !crash_at(case, &mut env, nth).await {
             break;
         }
         tried += 1;
@@ -89,7 +88,7 @@ async fn a_run_that_crashed_anywhere_is_resumed_to_the_same_result() {
     let mut tried = 0;
     for case in CASES {
         let (_, after) = case.snapshots().await;
-        tried += at_every_moment(case, async |case: &Case, env: TestEnv| {
+        tried += crash_at_every_point(case, async |case: &Case, env: TestEnv| {
             let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
             let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
@@ -123,7 +122,7 @@ async fn a_run_that_crashed_anywhere_is_resumed_to_the_same_result() {
         })
         .await;
     }
-    println!("{tried} moments");
+    println!("{tried} step points");
     assert!(tried > 20);
 }
 
@@ -132,7 +131,7 @@ async fn a_run_that_crashed_anywhere_is_rolled_back_completely() {
     let mut tried = 0;
     for case in CASES {
         let (before, after) = case.snapshots().await;
-        tried += at_every_moment(case, async |case: &Case, env: TestEnv| {
+        tried += crash_at_every_point(case, async |case: &Case, env: TestEnv| {
             let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
             let ending = env.operator().roll_back(&run, interrupt).await.unwrap();
@@ -147,7 +146,7 @@ async fn a_run_that_crashed_anywhere_is_rolled_back_completely() {
                     run.entries
                 );
             }
-            // Whatever was irreversible: the next run makes it right.
+            // The next run corrects what could not be undone.
             let plan = case.plan(&env).await;
             assert_eq!(env.execute(&plan).await, RunOutcome::Done);
             env.wait_until_idle().await;
@@ -155,7 +154,7 @@ async fn a_run_that_crashed_anywhere_is_rolled_back_completely() {
         })
         .await;
     }
-    println!("{tried} moments");
+    println!("{tried} step points");
     assert!(tried > 20);
 }
 
@@ -192,7 +191,7 @@ async fn a_request_that_arrives_after_a_crash_is_undone_too() {
 async fn a_run_that_crashed_anywhere_is_replaced_by_a_new_one() {
     for case in CASES {
         let (_, after) = case.snapshots().await;
-        at_every_moment(case, async |case: &Case, env: TestEnv| {
+        crash_at_every_point(case, async |case: &Case, env: TestEnv| {
             let plan = case.plan(&env).await;
             assert_eq!(plan.refusals, [], "{}", case.name);
             assert_eq!(env.execute(&plan).await, RunOutcome::Done, "{}", case.name);
@@ -223,7 +222,7 @@ async fn a_rollback_that_crashed_anywhere_is_completed() {
             let (_ask, interrupt) = Interrupt::new();
             let ended = tokio::select! {
                 biased;
-                () = trigger.burnt.notified() => false,
+                () = trigger.fired.notified() => false,
                 _ = operator.roll_back(&run, interrupt) => true,
             };
             trigger.dropped.store(true, Ordering::SeqCst);
@@ -234,7 +233,7 @@ async fn a_rollback_that_crashed_anywhere_is_completed() {
             let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
             let operator = env.operator();
-            // Going on goes back, once it was begun.
+            // Resuming continues a rollback that was started.
             let ending = if run
                 .entries
                 .iter()
@@ -282,7 +281,7 @@ nodes:
   - {name: inner, type: pve, preset: vm-large, image: pve-9, vmid: 7100}
   - {name: leaf, preset: vm-small, image: debian-12, parent: inner}
 ";
-    // Longer than a step is tried for.
+    // Longer than a step is retried for.
     let timing = Timing {
         boot: Duration::from_secs(90),
         ..Timing::default()

@@ -1,4 +1,4 @@
-//! A World, the documents of a small site, and an operator between them.
+//! A simulated World, the documents of a small site, and an operator for both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -15,13 +15,15 @@ use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::firstboot::FirstBootConfig;
-use homestak_core::plan::{DesiredGuest, Plan, PlanOptions, Verb};
+use homestak_core::plan::{Plan, PlanOptions, Verb};
 use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use homestak_engine::events::{Event, EventHub, Observer};
 use homestak_engine::journal::{Run, RunOutcome};
 use homestak_engine::operate::{Interrupt, Limits, Operator, StepPoint, StepPointObserver};
 use homestak_engine::planning::{PlanError, PlanRequest};
-use homestak_engine::ports::{GuestUuid, HostConnector, PortError, Provider, Seed, SeedSource};
+use homestak_engine::ports::{
+    GuestUuid, HostConnector, PortError, Provider, Seed, SeedRequest, SeedSource,
+};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
 use jiff::Timestamp;
@@ -31,7 +33,7 @@ use crate::configurer::TestConfigurer;
 use crate::memory_journal::MemoryJournal;
 
 pub const TOKEN: &str = "root@pam!lab=00000000-0000-4000-8000-000000000001";
-/// How much faster than the wall's the World's clock runs.
+/// How much faster than real time the clock of the World runs.
 const FACTOR: u32 = 400;
 
 pub struct FastClock(tokio::time::Instant);
@@ -139,7 +141,7 @@ impl HostConnector for WorldConnector {
                 "",
             )
         })?;
-        // Not kept: a node that was recreated has another World in it.
+        // Not cached: a recreated node has another World in it.
         Ok(self.client(&world).await)
     }
 
@@ -152,29 +154,30 @@ impl HostConnector for WorldConnector {
     }
 }
 
-/// Seeds that remember for which guests they were asked.
+/// Records the guests for which seeds were created.
 #[derive(Default)]
 pub struct RecordingSeeds(Mutex<BTreeSet<GuestUuid>>);
 
 impl RecordingSeeds {
     /// Returns how many guests are recorded.
-    pub fn n_kept(&self) -> usize {
+    pub fn n_recorded(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 }
 
 #[async_trait]
 impl SeedSource for RecordingSeeds {
-    async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
+    async fn seed(&self, request: &SeedRequest<'_>) -> Result<Seed, PortError> {
+        let wanted = request.wanted;
         self.0.lock().unwrap().insert(wanted.uuid.clone());
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
-        Ok(FirstBootConfig::new(node, wanted, keys, None).into())
+        Ok(FirstBootConfig::new(&request.node.name, wanted, keys, None).into())
     }
 
     async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
-        let mut kept = self.0.lock().unwrap();
-        if kept.contains(from) {
-            kept.insert(to.clone());
+        let mut guests = self.0.lock().unwrap();
+        if guests.contains(from) {
+            guests.insert(to.clone());
         }
         Ok(())
     }
@@ -185,7 +188,7 @@ impl SeedSource for RecordingSeeds {
     }
 }
 
-/// Makes the mark of a run: another one each time.
+/// Returns a new id for each run.
 fn mark() -> String {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     format!("run{}", RUNS.fetch_add(1, Ordering::Relaxed))
@@ -227,7 +230,7 @@ impl TestEnv {
             .timing(timing)
             .storage("local");
         let world = add_images(prepare(builder)).build();
-        let doors = WorldConnector {
+        let connector = WorldConnector {
             world: world.clone(),
             clock: clock.clone(),
             open: tokio::sync::OnceCell::new(),
@@ -235,7 +238,7 @@ impl TestEnv {
         Self {
             world,
             clock,
-            connector: Arc::new(doors),
+            connector: Arc::new(connector),
             journal: MemoryJournal::default(),
             seeds: Arc::default(),
             configurer: Arc::default(),
@@ -308,14 +311,14 @@ impl TestEnv {
     pub async fn execute(&self, plan: &Plan) -> RunOutcome {
         let (_ask, interrupt) = Interrupt::new();
         let operator = self.operator();
-        let verb = plan.verb.word();
+        let verb = plan.verb.name();
         operator.execute(verb, plan, interrupt).await.unwrap().1
     }
 
-    /// Executes a plan, and dies at a moment; `None` when it did.
-    pub async fn execute_until(&mut self, plan: &Plan, moment: u64) -> Option<RunOutcome> {
+    /// Executes a plan, and crashes at the n-th step point; `None` if it did.
+    pub async fn execute_until(&mut self, plan: &Plan, point: u64) -> Option<RunOutcome> {
         let trigger = Arc::new(CrashTrigger(
-            AtomicUsize::new(usize::try_from(moment).unwrap()),
+            AtomicUsize::new(usize::try_from(point).unwrap()),
             Notify::new(),
         ));
         self.point_observer = Some(trigger.clone());
@@ -325,11 +328,11 @@ impl TestEnv {
         tokio::select! {
             biased;
             () = trigger.1.notified() => None,
-            ended = operator.execute(plan.verb.word(), plan, interrupt) => Some(ended.unwrap().1),
+            ended = operator.execute(plan.verb.name(), plan, interrupt) => Some(ended.unwrap().1),
         }
     }
 
-    /// Another driver of the same World, with a journal of its own, for a site.
+    /// Returns another driver of the same World, with its own journal, for a site.
     pub fn driver_of(&self, site: SiteId) -> Self {
         Self {
             world: self.world.clone(),
@@ -358,7 +361,7 @@ impl TestEnv {
         guests
     }
 
-    /// Waits until all tasks have ended and the list of guests has caught up.
+    /// Waits until all tasks have ended and the list of guests is current.
     pub async fn wait_until_idle(&self) {
         self.wait_for_tasks().await;
         let sweep = Duration::from_secs(11);
@@ -367,7 +370,7 @@ impl TestEnv {
 
     /// Waits until all tasks of the World have ended.
     pub async fn wait_for_tasks(&self) {
-        while !self.world.is_quiet() {
+        while !self.world.is_idle() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -396,7 +399,7 @@ pub fn guests(world: &World) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// What manifests are resolved with.
+/// The settings for resolving manifests.
 fn on_pve1() -> ResolveOptions {
     ResolveOptions {
         host: Some("pve1".to_owned()),

@@ -1,4 +1,4 @@
-//! A failure before and after each change, in each error mode, leaves exactly the promised world.
+//! A failure before and after each change, in each error mode, leaves the documented state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,12 +10,12 @@ use homestak_engine::ports::{ErrorClass, Sent};
 
 use crate::cases::{CASES, Case, is_tried, snapshot};
 use crate::env::TestEnv;
-use crate::flaky::{Fault, Flaky, When};
+use crate::flaky::{Fault, FlakyConnector, When};
 
 const LOST: ErrorClass = ErrorClass::Unreachable { sent: Sent::Maybe };
 
-/// Carries a case out with the n-th change failing so many times. Returns the ending, and whether
-/// it failed at all.
+/// Executes a case in which the n-th change fails `times` times. Returns the outcome, and whether it
+/// failed.
 async fn failing(
     case: &Case,
     env: &mut TestEnv,
@@ -31,17 +31,17 @@ async fn failing(
         class,
         times,
         panics: false,
-        seen: AtomicUsize::new(0),
+        n_changes: AtomicUsize::new(0),
     });
-    let whole = env.connector.clone();
-    env.connector = Arc::new(Flaky {
+    let inner = env.connector.clone();
+    env.connector = Arc::new(FlakyConnector {
         hidden: None,
-        whole: whole.clone(),
+        connector: inner.clone(),
         fault: fault.clone(),
     });
     let ending = env.execute(&plan).await;
-    env.connector = whole;
-    (ending, fault.seen.load(Ordering::SeqCst) >= nth)
+    env.connector = inner;
+    (ending, fault.n_changes.load(Ordering::SeqCst) >= nth)
 }
 
 async fn each_failure(mode: OnError, check: impl AsyncFn(&Case, TestEnv, RunOutcome)) -> usize {
@@ -101,8 +101,8 @@ async fn rollback_restores_everything_including_the_node_that_failed() {
             let (before, after) = case.snapshots().await;
             if case.reversible {
                 assert_eq!(snapshot(&env.world), before, "{}", case.name);
-                let kept = case.env().await.seeds.n_kept();
-                assert_eq!(env.seeds.n_kept(), kept, "{}: seeds", case.name);
+                let n_seeds = case.env().await.seeds.n_recorded();
+                assert_eq!(env.seeds.n_recorded(), n_seeds, "{}: seeds", case.name);
             }
             let plan = case.plan(&env).await;
             assert_eq!(env.execute(&plan).await, RunOutcome::Done);
@@ -168,7 +168,11 @@ async fn an_undo_that_fails_ends_stuck_and_is_finished_later() {
     let run = env.last_run();
     let (_ask, interrupt) = Interrupt::new();
     let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
-    assert_eq!(ending, RunOutcome::RolledBack, "going on goes back");
+    assert_eq!(
+        ending,
+        RunOutcome::RolledBack,
+        "resume continues the rollback"
+    );
     env.wait_until_idle().await;
     assert_eq!(snapshot(&env.world), case.snapshots().await.0);
 }
@@ -185,7 +189,7 @@ async fn steps_marked_as_resolved_are_skipped() {
     let (_ask, interrupt) = Interrupt::new();
     let all = ["one", "two", "box"].map(str::to_owned);
     let ending = env.operator().resume(&run, &all[..1], interrupt).await;
-    // The step after the settled one finds no guest to start.
+    // The step after the resolved one finds no guest to start.
     assert_eq!(ending.unwrap(), RunOutcome::Failed);
     let names: Vec<String> = env.guests().into_iter().map(|guest| guest.0).collect();
     assert_eq!(names, ["box", "two"]);
@@ -207,7 +211,7 @@ async fn a_full_disk_stops_the_run_and_loses_nothing() {
             *env.journal.room.lock().unwrap() = Some(room);
             let (_ask, interrupt) = Interrupt::new();
             let operator = env.operator();
-            let ended = operator.execute(plan.verb.word(), &plan, interrupt).await;
+            let ended = operator.execute(plan.verb.name(), &plan, interrupt).await;
             *env.journal.room.lock().unwrap() = None;
             if ended.is_ok() {
                 break;

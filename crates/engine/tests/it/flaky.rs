@@ -1,4 +1,4 @@
-//! A provider that fails once: at the n-th change, before or after it is made.
+//! A provider that fails at the n-th change, before or after it is applied.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,52 +23,52 @@ pub struct Fault {
     pub nth: usize,
     pub when: When,
     pub class: ErrorClass,
-    /// How often, from the n-th on.
+    /// How many changes fail, from the n-th on.
     pub times: usize,
     /// Whether it panics rather than fails.
     pub panics: bool,
-    pub seen: AtomicUsize,
+    pub n_changes: AtomicUsize,
 }
 
 impl Fault {
-    fn hits(&self, when: When, seen: usize) -> Result<(), PortError> {
-        let hit = self.when == when && (self.nth..self.nth + self.times).contains(&seen);
+    fn check(&self, when: When, nth: usize) -> Result<(), PortError> {
+        let hit = self.when == when && (self.nth..self.nth + self.times).contains(&nth);
         if !hit {
             return Ok(());
         }
         assert!(
             !self.panics,
-            "it panicked on purpose, {when:?} change {seen}"
+            "it panicked on purpose, {when:?} change {nth}"
         );
         Err(PortError {
             class: self.class,
             ..PortError::refused(
-                "do what was asked",
-                format!("it failed on purpose, {when:?} change {seen}"),
+                "change a guest",
+                format!("it failed on purpose, {when:?} change {nth}"),
                 "",
             )
         })
     }
 }
 
-pub struct Flaky {
-    pub whole: Arc<dyn HostConnector>,
+pub struct FlakyConnector {
+    pub connector: Arc<dyn HostConnector>,
     pub fault: Arc<Fault>,
-    /// A guest that is neither listed nor may be read.
+    /// A guest that is not listed and cannot be read.
     pub hidden: Option<GuestId>,
 }
 
-struct Door {
-    whole: Arc<dyn Provider>,
+struct FlakyProvider {
+    inner: Arc<dyn Provider>,
     fault: Arc<Fault>,
     hidden: Option<GuestId>,
 }
 
 #[async_trait]
-impl HostConnector for Flaky {
+impl HostConnector for FlakyConnector {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
-        Ok(Arc::new(Door {
-            whole: self.whole.host(name).await?,
+        Ok(Arc::new(FlakyProvider {
+            inner: self.connector.host(name).await?,
             fault: self.fault.clone(),
             hidden: self.hidden,
         }))
@@ -80,15 +80,15 @@ impl HostConnector for Flaky {
         node: &str,
         address: IpAddr,
     ) -> Result<Arc<dyn Provider>, PortError> {
-        Ok(Arc::new(Door {
-            whole: self.whole.inside(host, node, address).await?,
+        Ok(Arc::new(FlakyProvider {
+            inner: self.connector.inside(host, node, address).await?,
             fault: self.fault.clone(),
             hidden: self.hidden,
         }))
     }
 
     fn endpoint(&self, name: &str) -> String {
-        self.whole.endpoint(name)
+        self.connector.endpoint(name)
     }
 
     async fn ssh_answers(
@@ -97,30 +97,30 @@ impl HostConnector for Flaky {
         address: IpAddr,
         ports: &[u16],
     ) -> Result<bool, PortError> {
-        self.whole.ssh_answers(host, address, ports).await
+        self.connector.ssh_answers(host, address, ports).await
     }
 }
 
-impl Door {
+impl FlakyProvider {
     async fn change<T>(
         &self,
-        made: impl Future<Output = Result<T, PortError>>,
+        change: impl Future<Output = Result<T, PortError>>,
     ) -> Result<T, PortError> {
-        let nth = self.fault.seen.fetch_add(1, Ordering::SeqCst) + 1;
-        self.fault.hits(When::Before, nth)?;
-        let made = made.await?;
-        self.fault.hits(When::After, nth)?;
-        Ok(made)
+        let nth = self.fault.n_changes.fetch_add(1, Ordering::SeqCst) + 1;
+        self.fault.check(When::Before, nth)?;
+        let result = change.await?;
+        self.fault.check(When::After, nth)?;
+        Ok(result)
     }
 }
 
 #[async_trait]
-impl Provider for Door {
+impl Provider for FlakyProvider {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
-        self.whole.capabilities().await
+        self.inner.capabilities().await
     }
     async fn observe(&self) -> Result<Inventory, PortError> {
-        let mut observed = self.whole.observe().await?;
+        let mut observed = self.inner.observe().await?;
         observed
             .guests
             .retain(|guest| Some(guest.vmid) != self.hidden);
@@ -129,51 +129,51 @@ impl Provider for Door {
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         if guest.vmid.is_some() && guest.vmid == self.hidden {
             return Err(PortError::refused(
-                "look at a guest",
-                "it may not be read",
+                "observe a guest",
+                "it cannot be read",
                 "",
             ));
         }
-        self.whole.inspect(guest).await
+        self.inner.inspect(guest).await
     }
     async fn lease(
         &self,
         guest: &GuestUuid,
-        asked: Option<IpAddr>,
+        requested: Option<IpAddr>,
     ) -> Result<Option<AddressLease>, PortError> {
-        self.whole.lease(guest, asked).await
+        self.inner.lease(guest, requested).await
     }
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
-        self.change(self.whole.create(guest)).await
+        self.change(self.inner.create(guest)).await
     }
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.change(self.whole.start(guest)).await
+        self.change(self.inner.start(guest)).await
     }
     async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError> {
-        self.whole.address(guest).await
+        self.inner.address(guest).await
     }
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.change(self.whole.discard_seed(guest)).await
+        self.change(self.inner.discard_seed(guest)).await
     }
     async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
-        self.change(self.whole.grow_disk(guest, size)).await
+        self.change(self.inner.grow_disk(guest, size)).await
     }
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
-        self.change(self.whole.reshape(guest, cores, memory)).await
+        self.change(self.inner.reshape(guest, cores, memory)).await
     }
     async fn stop(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError> {
-        self.change(self.whole.stop(guest, halt)).await
+        self.change(self.inner.stop(guest, halt)).await
     }
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.change(self.whole.destroy(guest)).await
+        self.change(self.inner.destroy(guest)).await
     }
     async fn has_image(&self, image: &ImageRequest) -> Result<bool, PortError> {
-        self.whole.has_image(image).await
+        self.inner.has_image(image).await
     }
     async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
-        self.change(self.whole.ensure_image(image)).await
+        self.change(self.inner.ensure_image(image)).await
     }
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
-        self.change(self.whole.reidentify(guest, to)).await
+        self.change(self.inner.reidentify(guest, to)).await
     }
 }

@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test may panic, says how much it tried, and is told how much to try"
+    reason = "tests may panic, print how much they tested, and read the amount from the environment"
 )]
 
 mod apply;
@@ -15,13 +15,13 @@ mod concurrent;
 mod configure;
 mod configurer;
 mod crash;
-mod dice;
 mod env;
 mod faults;
 mod flaky;
 mod memory_journal;
 mod observe;
 mod ownership;
+mod pull;
 mod random_faults;
 mod random_owners;
 mod steps;

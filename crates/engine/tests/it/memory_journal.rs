@@ -1,5 +1,4 @@
-//! A journal in memory, for tests of the operator itself; what a journal must do is tested where
-//! journals are written.
+//! A journal in memory, for tests of the operator. Journals themselves are tested in the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,16 +16,16 @@ pub struct MemoryJournal {
     pub runs: Arc<Mutex<Vec<Run>>>,
     /// Nodes whose records were removed, and before which run.
     pub forgotten: Arc<Mutex<Vec<(usize, String)>>>,
-    /// How many entries fit on the disk; no limit when it is `None`.
+    /// How many entries fit on the disk; `None` for no limit.
     pub room: Arc<Mutex<Option<usize>>>,
-    /// How many entries are written until the lease is lost; never when it is `None`.
+    /// How many entries are written until the lease is lost; `None` for never.
     pub lost_after: Arc<Mutex<Option<usize>>>,
-    /// The number under which everything is held.
+    /// The fencing token of all leases.
     pub fence: Arc<Mutex<Option<Fence>>>,
 }
 
-struct Held;
-impl Lease for Held {}
+struct MemoryLease;
+impl Lease for MemoryLease {}
 
 impl MemoryJournal {
     fn require_lease(&self) -> Result<(), JournalError> {
@@ -45,8 +44,11 @@ impl MemoryJournal {
 
 #[async_trait]
 impl Journal for MemoryJournal {
-    async fn lock(&self, _: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
-        Ok(Box::new(Held))
+    async fn lock(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
+        if scopes.is_empty() {
+            return Err(JournalError::no_scope());
+        }
+        Ok(Box::new(MemoryLease))
     }
 
     async fn fence(&self, _: &Scope) -> Result<Option<Fence>, JournalError> {
@@ -110,14 +112,40 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    async fn list_runs(&self, _: &RunFilter) -> Result<Vec<RunSummary>, JournalError> {
+    async fn list_runs(&self, filter: &RunFilter) -> Result<Vec<RunSummary>, JournalError> {
         let runs = self.runs.lock().unwrap();
-        Ok(runs.iter().rev().map(|run| run.head.clone()).collect())
+        let matches = |run: &&RunSummary| {
+            let RunFilter {
+                site,
+                manifest,
+                host,
+                before,
+                limit: _,
+            } = filter;
+            site.as_ref().is_none_or(|site| run.is_of(site))
+                && manifest.as_ref().is_none_or(|name| run.manifest == *name)
+                && host.as_ref().is_none_or(|host| run.hosts.contains(host))
+                && before.is_none_or(|before| run.id < before)
+        };
+        let newest_first = runs.iter().rev().map(|run| &run.head).filter(matches);
+        let limit = filter.limit.unwrap_or(usize::MAX);
+        Ok(newest_first.take(limit).cloned().collect())
     }
 
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError> {
         let runs = self.runs.lock().unwrap();
         Ok(runs.iter().find(|run| run.head.id == id).cloned())
+    }
+
+    async fn entries_after(
+        &self,
+        run: RunId,
+        position: i64,
+    ) -> Result<Vec<(i64, Entry)>, JournalError> {
+        let run = self.run(run).await?;
+        let entries = run.into_iter().flat_map(|run| run.entries);
+        let later = (1..).zip(entries).filter(|(at, _)| *at > position);
+        Ok(later.collect())
     }
 
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {
@@ -126,8 +154,9 @@ impl Journal for MemoryJournal {
         let forgotten = self.forgotten.lock().unwrap();
         for (at, run) in runs.iter().enumerate() {
             for record in run.entries.iter().filter_map(|entry| entry.record.as_ref()) {
-                let gone = |(before, name): &(usize, String)| at < *before && *name == record.name;
-                if record.host == scope.host && !forgotten.iter().any(gone) {
+                let is_forgotten =
+                    |(before, name): &(usize, String)| at < *before && *name == record.name;
+                if record.host == scope.host && !forgotten.iter().any(is_forgotten) {
                     records.insert(record.name.clone(), record.clone());
                 }
             }

@@ -1,4 +1,4 @@
-//! What is looked at is the guest that is recorded, and what cannot be seen is refused.
+//! The recorded guest is the one that is observed, and an unobservable one is refused.
 
 use homestak_core::plan::{Action, PlanOptions, Verb};
 use homestak_engine::journal::RunOutcome;
@@ -22,7 +22,7 @@ fn destroys() -> PlanOptions {
     PlanOptions::new(Verb::Destroy)
 }
 
-/// Switches a hypervisor off and starts a copy of it, with a copy of what was in it.
+/// Stops a hypervisor and starts a copy of it, with copies of its guests.
 async fn swapped(env: &TestEnv) -> World {
     let inside = world_in(&env.world, "inner").expect("a hypervisor");
     let kid = inside.guests().pop().expect("its guest");
@@ -41,8 +41,8 @@ async fn swapped(env: &TestEnv) -> World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_a_hypervisor_is_never_entered_in_its_place() {
-    // Planned before they are swapped, and after.
+async fn a_copy_of_a_hypervisor_is_not_used_instead_of_it() {
+    // Planned before and after the swap.
     for early in [true, false] {
         let env = TestEnv::new();
         assert_eq!(env.apply(TIERED).await, RunOutcome::Done);
@@ -61,16 +61,16 @@ async fn a_copy_of_a_hypervisor_is_never_entered_in_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_a_late_list_does_not_show_is_found_by_its_record() {
+async fn a_guest_missing_from_an_outdated_list_is_found_by_its_record() {
     let env = TestEnv::new();
-    // The list that will be shown again.
+    // This list will be returned again.
     assert!(!env.plan(TWO).await.is_empty());
     assert_eq!(env.apply(TWO).await, RunOutcome::Done);
-    let late = Fault::new(
+    let stale_list = Fault::new(
         Call::any().path("/cluster/resources"),
         FaultKind::StaleList(1e9),
     );
-    env.world.add_fault(late);
+    env.world.add_fault(stale_list);
     let plan = env.plan_with(TWO, &destroys()).await;
     let actions: Vec<Action> = plan.nodes.iter().map(|node| node.action).collect();
     assert_eq!(actions, [Action::Destroy, Action::Destroy]);

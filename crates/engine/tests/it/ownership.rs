@@ -1,4 +1,4 @@
-//! Only what a run created is undone, and a step that panics is a step that failed.
+//! Only guests that a run created are undone, and a panic in a step is a failure.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,14 +10,14 @@ use homestak_engine::ports::{ErrorClass, GuestId};
 use homestak_engine::report::{RowStatus, RunReport};
 
 use crate::env::TestEnv;
-use crate::flaky::{Fault, Flaky, When};
+use crate::flaky::{Fault, FlakyConnector, When};
 
 const TWO: &str = "nodes:\n  - {name: a, type: vm, image: debian-12, cores: 1, memory: 1024, disk: 8, vmid: 8001}\n  - {name: b, type: vm, image: debian-12, cores: 1, memory: 1024, disk: 8, vmid: 8002}\n";
 
-/// Lets the n-th change fail, or panic.
+/// Makes the n-th change fail or panic.
 fn break_change(env: &mut TestEnv, nth: usize, when: When, panics: bool) {
-    env.connector = Arc::new(Flaky {
-        whole: env.connector.clone(),
+    env.connector = Arc::new(FlakyConnector {
+        connector: env.connector.clone(),
         hidden: None,
         fault: Arc::new(Fault {
             nth,
@@ -25,7 +25,7 @@ fn break_change(env: &mut TestEnv, nth: usize, when: When, panics: bool) {
             class: ErrorClass::Refused,
             times: 1,
             panics,
-            seen: AtomicUsize::new(0),
+            n_changes: AtomicUsize::new(0),
         }),
     });
 }
@@ -74,7 +74,7 @@ async fn rolling_back_keeps_a_stopped_guest_that_existed_before() {
 async fn rolling_back_keeps_a_guest_that_a_backup_held() {
     let env = stopped_and_forgotten(Some("backup")).await;
     let plan = env.plan_with(TWO, &rollback()).await;
-    // Nobody releases the lock, so that the step fails and is undone.
+    // The lock is not released, so that the step fails and is undone.
     let ending = env.execute(&plan).await;
     assert_ne!(ending, RunOutcome::Done);
     env.wait_until_idle().await;
@@ -82,7 +82,7 @@ async fn rolling_back_keeps_a_guest_that_a_backup_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_step_that_panics_created_is_removed_or_the_run_is_stuck() {
+async fn guests_of_a_step_that_panics_are_removed_or_the_run_is_stuck() {
     let mut n_undone = 0;
     for nth in 1..10 {
         for when in [When::Before, When::After] {
@@ -97,11 +97,11 @@ async fn what_a_step_that_panics_created_is_removed_or_the_run_is_stuck() {
                 .iter()
                 .any(|entry| matches!(entry.happened, StepEvent::Failed(_)));
             match ending {
-                // There are fewer changes than that.
+                // There are fewer changes.
                 RunOutcome::Done => assert_eq!((env.guests().len(), failed), (2, false)),
                 RunOutcome::RolledBack => {
                     assert_eq!(env.guests(), [], "change {nth} {when:?}");
-                    assert!(failed, "what panicked is recorded as a failure");
+                    assert!(failed, "the panic is recorded as a failure");
                     n_undone += 1;
                 }
                 other => assert_eq!(other, RunOutcome::Stuck),
@@ -111,7 +111,7 @@ async fn what_a_step_that_panics_created_is_removed_or_the_run_is_stuck() {
     assert!(n_undone > 4, "{n_undone}");
 }
 
-/// Returns what is recorded: name, id, identity.
+/// Returns the records: name, id, identity.
 async fn recorded(env: &TestEnv) -> Vec<(String, Option<GuestId>, String)> {
     let scope = Scope::new(Some(&env.site), "m", "pve1");
     let records = env.journal.records(&scope).await.unwrap().into_iter();
@@ -119,7 +119,7 @@ async fn recorded(env: &TestEnv) -> Vec<(String, Option<GuestId>, String)> {
     known.collect()
 }
 
-/// Returns what the preview says, what undoing the last run ended in, and how nodes came out.
+/// Rolls the last run back, and returns the preview, the outcome, and the status of each node.
 async fn roll_back(env: &TestEnv) -> (Vec<UndoItem>, RunOutcome, Vec<(String, RowStatus)>) {
     let (operator, run) = (env.operator(), env.last_run());
     let preview = operator.rollback_plan(&run).await;
@@ -149,7 +149,7 @@ async fn a_guest_that_lost_its_tags_after_the_plan_fails_its_removal_and_stays_r
     env.wait_until_idle().await;
     assert!(env.guests().contains(&("a".to_owned(), true)));
     assert!(recorded(&env).await.contains(&before[0]));
-    // What is created for the node next is another guest.
+    // The next guest of the node is a new one.
     let other = TWO.replace("8001", "8011");
     assert_eq!(env.apply(&other).await, RunOutcome::Done);
     let now = recorded(&env).await;
@@ -240,7 +240,7 @@ async fn a_guest_without_tags_that_is_marked_resolved_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_that_someone_else_uses_now_is_not_taken_for_the_guest_without_its_tags() {
+async fn a_reused_id_is_not_taken_for_the_guest_that_lost_its_tags() {
     let env = TestEnv::new();
     assert_eq!(env.apply(TWO).await, RunOutcome::Done);
     env.world.remove_guest(8001);
@@ -251,18 +251,18 @@ async fn an_id_that_someone_else_uses_now_is_not_taken_for_the_guest_without_its
     for verb in [Verb::Destroy, Verb::Apply] {
         let plan = env.plan_with(TWO, &PlanOptions::new(verb)).await;
         let reasons = &plan.node("a").unwrap().reasons;
-        let said = reasons.iter().any(|why| why.text.contains("any more"));
-        assert!(!said, "{reasons:?}");
+        let mentioned = reasons.iter().any(|why| why.text.contains("any more"));
+        assert!(!mentioned, "{reasons:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_may_not_be_read_concerns_its_own_node_only() {
+async fn an_unreadable_guest_affects_only_its_own_node() {
     let mut env = TestEnv::new();
     assert_eq!(env.apply(TWO).await, RunOutcome::Done);
     env.wait_until_idle().await;
-    env.connector = Arc::new(Flaky {
-        whole: env.connector.clone(),
+    env.connector = Arc::new(FlakyConnector {
+        connector: env.connector.clone(),
         hidden: Some(8001.into()),
         fault: Arc::new(Fault {
             nth: 0,
@@ -270,7 +270,7 @@ async fn a_guest_that_may_not_be_read_concerns_its_own_node_only() {
             class: ErrorClass::Refused,
             times: 0,
             panics: false,
-            seen: AtomicUsize::new(0),
+            n_changes: AtomicUsize::new(0),
         }),
     });
     for verb in [Verb::Destroy, Verb::Apply] {

@@ -1,5 +1,5 @@
-//! Random walks: random manifests and edits, each applied on what the last one left, with faults
-//! of the wire and deaths on the way. In the end the world equals the manifest.
+//! Random manifests and edits, each applied to the state that the last one left, with network faults
+//! and crashes. In the end the World matches the manifest.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use homestak_core::plan::{OnError, PlanOptions, Verb};
 use homestak_engine::journal::{RunOutcome, StepEvent};
 use homestak_engine::operate::Interrupt;
 use homestak_sim::{Call, Fault, FaultKind, World};
+use homestak_test_support::random::Random;
 
-use crate::dice::Dice;
 use crate::env::{TestEnv, documents, world_in};
 
 /// A node of a random manifest.
@@ -24,31 +24,31 @@ struct Node {
 
 type Nodes = BTreeMap<String, Node>;
 
-fn edit(nodes: &mut Nodes, dice: &mut Dice) {
-    for _ in 0..=dice.roll(3) {
-        let name = format!("n{}", dice.roll(6));
-        match dice.roll(5) {
-            0 | 1 => add(nodes, name, dice),
+fn edit(nodes: &mut Nodes, random: &mut Random) {
+    for _ in 0..=random.below(3) {
+        let name = format!("n{}", random.below(6));
+        match random.below(5) {
+            0 | 1 => add(nodes, name, random),
             2 => remove(nodes, &name),
             3 => {
                 if let Some(node) = nodes.get_mut(&name) {
-                    node.memory = 512 * (1 + dice.roll(4));
-                    node.cores = 1 + dice.roll(3);
+                    node.memory = 512 * (1 + random.below(4));
+                    node.cores = 1 + random.below(3);
                 }
             }
             _ => {
                 if let Some(node) = nodes.get_mut(&name) {
-                    node.disk += dice.roll(3);
+                    node.disk += random.below(3);
                 }
             }
         }
     }
     if nodes.is_empty() {
-        add(nodes, "n0".to_owned(), dice);
+        add(nodes, "n0".to_owned(), random);
     }
 }
 
-fn add(nodes: &mut Nodes, name: String, dice: &mut Dice) {
+fn add(nodes: &mut Nodes, name: String, random: &mut Random) {
     if nodes.contains_key(&name) {
         return;
     }
@@ -57,22 +57,22 @@ fn add(nodes: &mut Nodes, name: String, dice: &mut Dice) {
         .filter(|(_, node)| node.kind == "pve" && node.parent.is_none())
         .map(|(name, _)| name.clone())
         .collect();
-    let kind = match dice.roll(6) {
+    let kind = match random.below(6) {
         0 => "pve",
         1 | 2 => "ct",
         _ => "vm",
     };
     let parent = hypervisors
         .first()
-        .filter(|_| kind != "pve" && dice.one_in(2))
+        .filter(|_| kind != "pve" && random.one_in(2))
         .cloned();
-    // Ids of the names, and sometimes one that another node had before.
-    let vmid = dice.one_in(3).then(|| 8000 + dice.roll(12));
+    // Ids follow from names, and are sometimes the former id of another node.
+    let vmid = random.one_in(3).then(|| 8000 + random.below(12));
     let vmid = vmid.filter(|vmid| nodes.values().all(|node| node.vmid != Some(*vmid)));
     let node = Node {
         kind,
         parent,
-        cores: 1 + dice.roll(2),
+        cores: 1 + random.below(2),
         memory: 1024,
         disk: 8,
         vmid,
@@ -136,7 +136,7 @@ fn assert_equals(world: &World, nodes: &Nodes, parent: Option<&str>, walk: &str)
     }
 }
 
-fn trouble(world: &World, dice: &mut Dice) {
+fn add_faults(world: &World, random: &mut Random) {
     let kinds = [
         FaultKind::ResetBefore,
         FaultKind::ResetAfter,
@@ -147,24 +147,24 @@ fn trouble(world: &World, dice: &mut Dice) {
         FaultKind::Garbage,
         FaultKind::Truncated,
     ];
-    for _ in 0..dice.roll(3) {
-        let kind = kinds[usize::try_from(dice.roll(8)).unwrap()].clone();
-        world.add_fault(Fault::new(Call::nth(1 + dice.roll(60)), kind));
+    for _ in 0..random.below(3) {
+        let kind = kinds[usize::try_from(random.below(8)).unwrap()].clone();
+        world.add_fault(Fault::new(Call::nth(1 + random.below(60)), kind));
     }
 }
 
 async fn walk(seed: u64) {
-    let mut dice = Dice(seed);
+    let mut random = Random(seed);
     let mut env = TestEnv::new();
     let mut nodes = Nodes::new();
     for leg in 0..3 {
-        edit(&mut nodes, &mut dice);
+        edit(&mut nodes, &mut random);
         let manifest = text(&nodes);
-        let said = format!("walk {seed}, leg {leg}:\n{manifest}");
+        let context = format!("walk {seed}, leg {leg}:\n{manifest}");
         documents(&manifest);
         let options = PlanOptions {
             prune: true,
-            on_error: Some(match dice.roll(3) {
+            on_error: Some(match random.below(3) {
                 0 => OnError::Stop,
                 1 => OnError::Rollback,
                 _ => OnError::Continue,
@@ -172,28 +172,28 @@ async fn walk(seed: u64) {
             ..PlanOptions::new(Verb::Apply)
         };
         for attempt in 0.. {
-            assert!(attempt < 12, "{said}does not come to an end");
+            assert!(attempt < 12, "{context}does not finish");
             env.world.clear_faults();
             let calm = attempt > 3;
-            // Looking is not what is tried here.
+            // Faults while planning are tested elsewhere.
             let plan = env.plan_with(&manifest, &options).await;
-            assert_eq!(plan.refusals, [], "{said}");
+            assert_eq!(plan.refusals, [], "{context}");
             if !calm {
-                trouble(&env.world, &mut dice);
+                add_faults(&env.world, &mut random);
             }
-            let moment = if calm { 100_000 } else { 1 + dice.roll(60) };
-            let ended = env.execute_until(&plan, moment).await;
+            let point = if calm { 100_000 } else { 1 + random.below(60) };
+            let ended = env.execute_until(&plan, point).await;
             if ended == Some(RunOutcome::Done) {
                 break;
             }
-            // Resumed, undone or simply tried anew.
+            // Resume, roll back, or just apply again.
             let run = env.last_run();
             let (_ask, interrupt) = Interrupt::new();
             let back = run
                 .entries
                 .iter()
                 .any(|one| one.happened == StepEvent::UndoIntent);
-            match dice.roll(3) {
+            match random.below(3) {
                 0 if !back => _ = env.operator().resume(&run, &[], interrupt).await.unwrap(),
                 1 => _ = env.operator().roll_back(&run, interrupt).await.unwrap(),
                 _ => {}
@@ -201,9 +201,9 @@ async fn walk(seed: u64) {
         }
         env.world.clear_faults();
         env.wait_until_idle().await;
-        assert_equals(&env.world, &nodes, None, &said);
+        assert_equals(&env.world, &nodes, None, &context);
         let next = env.plan_with(&manifest, &options).await;
-        assert!(next.is_empty(), "{said}{:#?}", next.nodes);
+        assert!(next.is_empty(), "{context}{:#?}", next.nodes);
     }
 }
 

@@ -1,6 +1,6 @@
-//! Random walks of ownership: drivers of two sites with manifests of one name, and people who copy,
-//! restore, migrate, rename and delete guests on the same cluster. No driver ever changes or
-//! removes a guest that its own site did not create and its plan did not name.
+//! Random sequences with drivers of two sites whose manifests have the same name, and users who copy,
+//! restore, migrate, rename and delete guests on the same cluster. A driver changes or removes only
+//! guests that its own site created and its plan names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,24 @@ use homestak_engine::journal::{Journal as _, Scope};
 use homestak_engine::operate::Interrupt;
 use homestak_engine::planning::PlanError;
 use homestak_sim::{GuestFacts, Kind};
+use homestak_test_support::random::Random;
 
-use crate::dice::Dice;
 use crate::env::TestEnv;
 use crate::memory_journal::MemoryJournal;
 
-/// Whose a guest is, as only the test knows.
+/// The owner of a guest, which only the test knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// A driver of this site created it.
     Site(usize),
-    /// The user made it, whatever it carries.
+    /// The user created it, with any tags.
     Person,
-    /// The user gave it everything that the guest of a site carries, its id included. A driver
-    /// without a record of the node cannot tell it from its own.
+    /// The user gave it all tags, the identity and the id of a site's guest. A driver without a
+    /// record of the node cannot distinguish it from its own.
     Forged(usize),
 }
 
-/// An archive, and what it was made of.
+/// An archive, and the guest it was created from.
 struct Archive {
     volume: String,
     vmid: u32,
@@ -41,19 +41,19 @@ struct Driver {
 }
 
 struct Walk {
-    dice: Dice,
+    random: Random,
     drivers: Vec<Driver>,
     owners: BTreeMap<u32, Owner>,
     archives: Vec<Archive>,
     log: Vec<String>,
-    /// How many changes drivers made, so that a walk without any is noticed.
+    /// How many changes drivers made, to detect a sequence without any.
     n_changes: usize,
     n_refused: usize,
 }
 
 type Guests = BTreeMap<u32, GuestFacts>;
 /// Identities and ids that a driver has recorded.
-type Known = BTreeSet<(String, Option<u32>)>;
+type Recorded = BTreeSet<(String, Option<u32>)>;
 
 fn number(guest: &GuestRef) -> Option<u32> {
     guest.vmid.and_then(|id| id.number())
@@ -63,13 +63,13 @@ impl Walk {
     fn new(seed: u64) -> Self {
         let env = TestEnv::with(|builder| builder.cluster("walk").host("pve1").host("pve2"));
         let site = |n: u8| SiteId::from_random([n; 16]);
-        // Two drivers of the first site, each with a journal of its own, and one of the second.
+        // Two drivers of the first site, each with its own journal, and one of the second.
         let drivers = [0, 0, 1].map(|n| Driver {
             env: env.driver_of(site(n)),
             site: usize::from(n),
         });
         Self {
-            dice: Dice(seed),
+            random: Random(seed),
             drivers: drivers.into(),
             owners: BTreeMap::new(),
             archives: Vec::new(),
@@ -88,14 +88,14 @@ impl Walk {
         guests.map(|guest| (guest.vmid, guest)).collect()
     }
 
-    /// One id in a few, so that they are reused all the time.
+    /// Returns one of few ids, so that ids are often reused.
     fn id(&mut self) -> u32 {
-        8000 + u32::try_from(self.dice.roll(10)).unwrap()
+        8000 + u32::try_from(self.random.below(10)).unwrap()
     }
 
     fn some_guest(&mut self) -> Option<u32> {
         let ids: Vec<u32> = self.owners.keys().copied().collect();
-        self.dice.pick(&ids).copied()
+        self.random.pick(&ids).copied()
     }
 
     fn note(&mut self, what: String) {
@@ -105,12 +105,12 @@ impl Walk {
         }
     }
 
-    /// The user does something. What the host refuses is no matter.
-    fn person(&mut self) {
-        let choice = self.dice.roll(12);
+    /// Performs a random action of the user. A refusal by the host is ignored.
+    fn user_action(&mut self) {
+        let choice = self.random.below(12);
         let (guest, id) = (self.some_guest(), self.id());
         let Some(vmid) = guest else {
-            return self.put(id);
+            return self.create_foreign(id);
         };
         let owner = self.owners[&vmid];
         let done = match choice {
@@ -123,22 +123,26 @@ impl Walk {
                 done.map(|()| format!("clone {vmid} to {id}"))
             }
             2 => self.world().back_up(vmid, "local").map(|volume| {
-                let said = format!("back up {vmid}");
+                let action = format!("back up {vmid}");
                 self.archives.push(Archive {
                     volume,
                     vmid,
                     owner,
                 });
-                said
+                action
             }),
             3..=5 => self.restore(id),
             6 => {
-                let to = if self.dice.one_in(2) { "pve1" } else { "pve2" };
+                let to = if self.random.one_in(2) {
+                    "pve1"
+                } else {
+                    "pve2"
+                };
                 let done = self.world().migrate_guest(vmid, to);
                 done.map(|()| format!("migrate {vmid} to {to}"))
             }
             7 => {
-                let name = format!("n{}", self.dice.roll(4));
+                let name = format!("n{}", self.random.below(4));
                 let done = self.world().rename_guest(vmid, &name);
                 done.map(|()| format!("rename {vmid} to {name}"))
             }
@@ -151,7 +155,7 @@ impl Walk {
             }
             9 => self.forge(vmid, id),
             10 => {
-                // Its owner gave it up.
+                // The user gave up its ownership.
                 let done = self.world().change_guest(vmid, &[("delete", "tags")]);
                 if done.is_ok() {
                     self.owners.insert(vmid, Owner::Person);
@@ -159,7 +163,7 @@ impl Walk {
                 done.map(|()| format!("untag {vmid}"))
             }
             _ => {
-                self.put(id);
+                self.create_foreign(id);
                 return;
             }
         };
@@ -168,12 +172,12 @@ impl Walk {
         }
     }
 
-    /// A guest of someone else, with a name that manifests have too.
-    fn put(&mut self, id: u32) {
+    /// Creates a foreign guest, with a name that manifests use too.
+    fn create_foreign(&mut self, id: u32) {
         if self.owners.contains_key(&id) {
             return;
         }
-        let name = format!("n{}", self.dice.roll(4));
+        let name = format!("n{}", self.random.below(4));
         let config = vec![("name".to_owned(), name)];
         self.world().put_guest("pve1", Kind::Qemu, id, config);
         self.owners.insert(id, Owner::Person);
@@ -182,9 +186,9 @@ impl Walk {
 
     fn restore(&mut self, id: u32) -> Result<String, String> {
         let n = u64::try_from(self.archives.len()).unwrap();
-        let at = (n > 0).then(|| self.dice.roll(n)).ok_or("no archive")?;
-        let unique = self.dice.one_in(3);
-        let in_place = self.dice.one_in(2);
+        let at = (n > 0).then(|| self.random.below(n)).ok_or("no archive")?;
+        let unique = self.random.one_in(3);
+        let in_place = self.random.one_in(2);
         let archive = &self.archives[usize::try_from(at).unwrap()];
         let (vmid, owner) = (archive.vmid, archive.owner);
         let id = if in_place { vmid } else { id };
@@ -196,8 +200,8 @@ impl Walk {
             self.world().switch_off(id);
         }
         self.world().restore_backup(&archive.volume, id, &with)?;
-        // In its own place it is the guest that it was a backup of, unless its identity is new,
-        // which that of a container never is.
+        // Restored to its own id, it is the guest that was backed up, unless its identity is new.
+        // A container keeps its identity.
         let ct = self.guests()[&id].kind == Kind::Lxc;
         let owner = if id == vmid && (ct || !unique) {
             owner
@@ -208,9 +212,8 @@ impl Walk {
         Ok(format!("restore {vmid} as {id}, unique {unique}"))
     }
 
-    /// Whose a copy is: no one's, unless it is a copy of a copy that came to the id of the guest that
-    /// the first one was made of, with all that it carried. A clone of a machine has an SMBIOS uuid
-    /// of its own.
+    /// Returns the owner of a copy: the user, unless it is a copy of a copy that has the id of the
+    /// original guest and all of its marks. The clone of a machine has its own SMBIOS UUID.
     fn copied(&self, id: u32, keeps_smbios: bool) -> Owner {
         let copy = &self.guests()[&id];
         let tags = copy.config.get("tags").map_or("", String::as_str);
@@ -227,7 +230,7 @@ impl Walk {
         }
     }
 
-    /// A tenant gives a guest everything that another carries.
+    /// Copies all marks of one guest to another.
     fn forge(&mut self, vmid: u32, onto: u32) -> Result<String, String> {
         let guests = self.guests();
         let (from, to) = (&guests[&vmid], guests.get(&onto).ok_or("nothing to forge")?);
@@ -239,7 +242,7 @@ impl Walk {
             return Err("nothing to forge".to_owned());
         }
         let text = |key: &str| from.config.get(key).cloned().unwrap_or_default();
-        // With its own id in place of the original's.
+        // With its own id instead of the original's.
         let tags = text("tags").replace(&vmid.to_string(), &onto.to_string());
         let mut with = vec![("tags", tags), ("description", text("description"))];
         if from.kind == Kind::Qemu {
@@ -257,13 +260,13 @@ impl Walk {
     fn manifest(&mut self) -> String {
         let mut text = "nodes:\n".to_owned();
         let mut ids = BTreeSet::new();
-        for n in 0..=self.dice.roll(3) {
+        for n in 0..=self.random.below(3) {
             let id = self.id();
-            let vmid = match self.dice.one_in(2) && ids.insert(id) {
+            let vmid = match self.random.one_in(2) && ids.insert(id) {
                 true => format!(", vmid: {id}"),
                 false => String::new(),
             };
-            let source = match self.dice.one_in(3) {
+            let source = match self.random.one_in(3) {
                 true => "type: ct, template: debian-12-standard",
                 false => "type: vm, image: debian-12",
             };
@@ -273,22 +276,22 @@ impl Walk {
         text
     }
 
-    /// A driver plans, and carries its plan out: at once, after people were there, or to its death.
+    /// A driver plans and executes its plan: immediately, after actions of the user, or until a crash.
     async fn drive(&mut self) {
-        let at = usize::try_from(self.dice.roll(3)).unwrap();
-        if self.dice.one_in(6) {
+        let at = usize::try_from(self.random.below(3)).unwrap();
+        if self.random.one_in(6) {
             self.drivers[at].env.journal = MemoryJournal::default();
             self.note(format!("driver {at} loses its journal"));
         }
         let manifest = self.manifest();
         let options = PlanOptions {
-            prune: self.dice.one_in(2),
-            on_error: Some(match self.dice.roll(3) {
+            prune: self.random.one_in(2),
+            on_error: Some(match self.random.below(3) {
                 0 => OnError::Stop,
                 1 => OnError::Rollback,
                 _ => OnError::Continue,
             }),
-            ..PlanOptions::new(if self.dice.one_in(3) {
+            ..PlanOptions::new(if self.random.one_in(3) {
                 Verb::Destroy
             } else {
                 Verb::Apply
@@ -297,7 +300,7 @@ impl Walk {
         self.wait_for_tasks().await;
         let scope = Scope::new(Some(&self.drivers[at].env.site), "m", "pve1");
         let records = self.drivers[at].env.journal.records(&scope).await.unwrap();
-        let known: Known = records
+        let known: Recorded = records
             .iter()
             .map(|record| (record.guest.uuid.to_string(), number(&record.guest)))
             .collect();
@@ -312,7 +315,7 @@ impl Walk {
         };
         self.note(format!(
             "driver {at}: {} {:?}\n{manifest}",
-            plan.verb.word(),
+            plan.verb.name(),
             plan.nodes
                 .iter()
                 .map(|node| (
@@ -324,7 +327,7 @@ impl Walk {
         ));
         if !plan.refusals.is_empty() {
             self.n_refused += 1;
-            // The user decides: the record goes, and the identity alone counts.
+            // The user removes the record, so that only the identity counts.
             for node in plan
                 .refusals
                 .iter()
@@ -335,13 +338,13 @@ impl Walk {
             }
             return;
         }
-        while self.dice.one_in(3) {
-            self.person();
+        while self.random.one_in(3) {
+            self.user_action();
         }
         self.wait_for_tasks().await;
         let before = self.guests();
-        let moment = if self.dice.one_in(3) {
-            1 + self.dice.roll(40)
+        let moment = if self.random.one_in(3) {
+            1 + self.random.below(40)
         } else {
             100_000
         };
@@ -350,18 +353,18 @@ impl Walk {
             let run = self.drivers[at].env.last_run();
             let (_ask, interrupt) = Interrupt::new();
             let operator = self.drivers[at].env.operator();
-            match self.dice.roll(3) {
+            match self.random.below(3) {
                 0 => _ = operator.resume(&run, &[], interrupt).await.unwrap(),
                 1 => _ = operator.roll_back(&run, interrupt).await.unwrap(),
                 _ => {}
             }
         }
         self.wait_for_tasks().await;
-        self.judge(at, &plan, &before, &known);
+        self.check_changes(at, &plan, &before, &known);
     }
 
-    /// Compares what there was with what there is: a driver changed its own guests only.
-    fn judge(&mut self, at: usize, plan: &Plan, before: &Guests, known: &Known) {
+    /// Compares the guests before and after: a driver may change only its own guests.
+    fn check_changes(&mut self, at: usize, plan: &Plan, before: &Guests, known: &Recorded) {
         let after = self.guests();
         let site = self.drivers[at].site;
         let named: BTreeSet<Option<u32>> = plan
@@ -375,8 +378,8 @@ impl Walk {
                 continue;
             }
             self.n_changes += 1;
-            // What is created is a node's identity: its guest, restored in its place since the plan
-            // was made, is completed. Only what the plan found is removed.
+            // A guest with the identity of the node, restored since the plan was made, is
+            // completed. Only guests that the plan found are removed.
             let tags = was.config.get("tags").map_or("", String::as_str);
             let mut wanted = plan.nodes.iter().filter_map(|node| node.wanted.as_ref());
             let completed =
@@ -411,7 +414,7 @@ impl Walk {
         }
     }
 
-    /// Waits until tasks have ended and the list of guests is as it is.
+    /// Waits until tasks have ended and the list of guests is current.
     async fn wait_for_tasks(&self) {
         self.drivers[0].env.wait_until_idle().await;
     }
@@ -420,10 +423,10 @@ impl Walk {
 async fn walk(seed: u64, n_steps: u64) -> (usize, usize) {
     let mut walk = Walk::new(seed);
     for _ in 0..n_steps {
-        if walk.dice.one_in(4) {
+        if walk.random.one_in(4) {
             walk.drive().await;
         } else {
-            walk.person();
+            walk.user_action();
         }
     }
     (walk.n_changes, walk.n_refused)
@@ -435,7 +438,7 @@ async fn no_driver_touches_a_guest_that_its_site_did_not_create_and_plan() {
     let first: u64 = variable("HOMESTAK_TEST_SEED")
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(1);
-    // Steps of the user and of drivers; one walk has so many.
+    // Actions of the user and of drivers in one sequence.
     const LONG: u64 = 400;
     let n_walks = if variable("HOMESTAK_TEST_FULL").is_some() {
         250

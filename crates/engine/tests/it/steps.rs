@@ -1,4 +1,4 @@
-//! Steps act only on a guest that is of the plan's site and where the plan has it.
+//! Steps act only on guests of the plan's site, on the host that the plan names.
 
 use homestak_core::plan::{NodeStatus, Plan, PlanOptions, StepKind, Verb};
 use homestak_engine::journal::{Journal as _, RunOutcome, Scope, StepEvent};
@@ -47,7 +47,7 @@ fn names(env: &TestEnv) -> Vec<String> {
 }
 
 /// Continues the last run, or undoes it.
-async fn go_on(env: &TestEnv, undo: bool) -> RunOutcome {
+async fn resume_or_roll_back(env: &TestEnv, undo: bool) -> RunOutcome {
     let (_ask, interrupt) = Interrupt::new();
     let operator = env.operator();
     let run = env.last_run();
@@ -59,9 +59,9 @@ async fn go_on(env: &TestEnv, undo: bool) -> RunOutcome {
     ended.unwrap()
 }
 
-/// Executes a plan and dies once so many steps are done.
-async fn die_after(env: &mut TestEnv, plan: &Plan, n_done: usize) {
-    // Four moments a step: before and after its intent, after its act and after its result.
+/// Executes a plan and crashes after `n_done` steps.
+async fn crash_after(env: &mut TestEnv, plan: &Plan, n_done: usize) {
+    // Four points per step: before and after its intent, after its act, and after its result.
     let died = env
         .execute_until(plan, u64::try_from(n_done * 4).unwrap())
         .await;
@@ -76,7 +76,7 @@ async fn die_after(env: &mut TestEnv, plan: &Plan, n_done: usize) {
     );
 }
 
-/// Returns how many steps of a plan come before the one of a kind.
+/// Returns how many steps of a plan precede the one of a kind.
 fn before(plan: &Plan, kind: StepKind) -> usize {
     plan.steps
         .iter()
@@ -136,9 +136,9 @@ async fn resume_and_rollback_leave_a_guest_whose_site_was_replaced() {
             let mut env = TestEnv::new();
             let plan = env.plan(&manifest(1024)).await;
             let n_done = before(&plan, StepKind::Start);
-            die_after(&mut env, &plan, n_done).await;
+            crash_after(&mut env, &plan, n_done).await;
             retag(&env, change);
-            let ending = go_on(&env, undo).await;
+            let ending = resume_or_roll_back(&env, undo).await;
             let expected = if undo {
                 RunOutcome::Stuck
             } else {
@@ -160,34 +160,34 @@ async fn a_guest_that_was_migrated_is_neither_reshaped_nor_grown_nor_started() {
         let plan = env.plan(&manifest(2048)).await;
         let n_done = before(&plan, kind);
         if n_done > 0 {
-            die_after(&mut env, &plan, n_done).await;
+            crash_after(&mut env, &plan, n_done).await;
         }
         env.world.migrate_guest(vmid(&env), "pve2").unwrap();
         env.wait_for_tasks().await;
         let before = env.world.guests();
         let ending = if n_done > 0 {
-            go_on(&env, false).await
+            resume_or_roll_back(&env, false).await
         } else {
             env.execute(&plan).await
         };
         assert_eq!(ending, RunOutcome::Failed, "{kind:?}");
         env.wait_until_idle().await;
         let after = env.world.guests();
-        let seen = |guests: &[homestak_sim::GuestFacts]| {
+        let states = |guests: &[homestak_sim::GuestFacts]| {
             (guests[0].running, guests[0].config.get("memory").cloned())
         };
-        assert_eq!(seen(&after), seen(&before), "{kind:?}");
+        assert_eq!(states(&after), states(&before), "{kind:?}");
         let run = env.last_run();
-        let trouble = run
+        let message = run
             .entries
             .iter()
             .rev()
             .find_map(|entry| match &entry.happened {
-                StepEvent::Failed(trouble) => Some(trouble.message.clone()),
+                StepEvent::Failed(error) => Some(error.message.clone()),
                 _ => None,
             });
-        let trouble = trouble.unwrap();
-        assert!(trouble.contains("the plan names it on pve1"), "{trouble}");
-        assert!(!trouble.contains("remove"), "{trouble}");
+        let message = message.unwrap();
+        assert!(message.contains("the plan names it on pve1"), "{message}");
+        assert!(!message.contains("remove"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting: for what, how long, and how it is ended.
+//! Waits: what is waited for, timeouts, and interruption.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use homestak_core::doc::timeouts::Timeouts;
 use homestak_engine::events::{EventKind, Subject};
 use homestak_engine::journal::{RunOutcome, StepEvent};
 use homestak_engine::operate::{Interrupt, Interrupter};
-use homestak_sim::{Call, Fault, FaultKind, Stages, Timing, World};
+use homestak_sim::{BootStages, Call, Fault, FaultKind, Timing, World};
 
 use crate::env::TestEnv;
 
@@ -20,8 +20,8 @@ fn env(boot: u64) -> TestEnv {
     TestEnv::with(|builder| builder.host("pve1").timing(timing))
 }
 
-fn stages(address: f64, agent: f64, ssh: f64) -> Stages {
-    Stages {
+fn stages(address: f64, agent: f64, ssh: f64) -> BootStages {
+    BootStages {
         guest: None,
         address: Some(address),
         agent: Some(agent),
@@ -29,7 +29,7 @@ fn stages(address: f64, agent: f64, ssh: f64) -> Stages {
     }
 }
 
-/// Returns what was waited for, in order, without what providers say.
+/// Returns what was waited for, in order, without events of providers.
 fn waits(env: &TestEnv, node: &str) -> Vec<String> {
     let events = env.events.0.lock().unwrap();
     let what = events.iter().filter_map(|event| match &event.kind {
@@ -39,7 +39,7 @@ fn waits(env: &TestEnv, node: &str) -> Vec<String> {
         } if name == node => Some(what.clone()),
         _ => None,
     });
-    // A machine under load may let its host answer late.
+    // On a loaded machine the host may respond late.
     what.filter(|what| what.starts_with("its ") && what != "its host to answer")
         .collect()
 }
@@ -48,21 +48,19 @@ fn waits(env: &TestEnv, node: &str) -> Vec<String> {
 fn why(env: &TestEnv) -> String {
     let run = env.last_run();
     let why = run.entries.iter().find_map(|entry| match &entry.happened {
-        StepEvent::Failed(trouble) | StepEvent::UndoFailed(trouble) => {
-            Some(trouble.message.clone())
-        }
+        StepEvent::Failed(error) | StepEvent::UndoFailed(error) => Some(error.message.clone()),
         _ => None,
     });
     why.unwrap_or_default()
 }
 
-/// Waits until something is waited for that contains these words.
-async fn waiting_for(env: &TestEnv, words: &str) {
+/// Waits for a `Waiting` event that contains this text.
+async fn waiting_for(env: &TestEnv, text: &str) {
     loop {
-        let seen = env.events.0.lock().unwrap().iter().any(
-            |event| matches!(&event.kind, EventKind::Waiting { what, .. } if what.contains(words)),
+        let is_waiting = env.events.0.lock().unwrap().iter().any(
+            |event| matches!(&event.kind, EventKind::Waiting { what, .. } if what.contains(text)),
         );
-        if seen {
+        if is_waiting {
             return;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -70,7 +68,7 @@ async fn waiting_for(env: &TestEnv, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_booting_machine_lacks_is_reported() {
+async fn missing_parts_of_a_booting_machine_are_reported() {
     for (stages, expected) in [
         (stages(5.0, 300.0, 300.0), vec!["its guest agent"]),
         (
@@ -126,8 +124,8 @@ async fn the_second_boot_is_waited_for_like_the_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_concurrent_boots_need_no_longer_timeout_than_one() {
     let mut env = env(45);
-    // Their SSH is up soon after their agents; one that was asked again only after another whole
-    // boot would be late.
+    // SSH is available soon after the agent; polling again only after a whole boot time would be
+    // too late.
     env.world.set_stages(stages(5.0, 1000.0, 1300.0));
     env.timeouts = Timeouts::parse("boot=1950").unwrap();
     let nodes = (0..6).map(|n| format!("  - {{name: n{n}, preset: vm-small, image: debian-12}}\n"));
@@ -141,13 +139,13 @@ async fn many_concurrent_boots_need_no_longer_timeout_than_one() {
     );
 }
 
-/// Begins a run and asks it to stop once something is waited for.
-async fn interrupted(env: &TestEnv, manifest: &str, words: &str) -> RunOutcome {
+/// Starts a run and interrupts it once it waits for this.
+async fn interrupted(env: &TestEnv, manifest: &str, what: &str) -> RunOutcome {
     let plan = env.plan(manifest).await;
     let (ask, interrupt): (Interrupter, Interrupt) = Interrupt::new();
     let operator = env.operator();
     let asking = async {
-        waiting_for(env, words).await;
+        waiting_for(env, what).await;
         ask.request();
     };
     let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
@@ -177,7 +175,7 @@ async fn a_wait_for_a_lock_ends_when_a_stop_is_requested() {
     assert_eq!(env.apply(ONE).await, RunOutcome::Done);
     env.wait_until_idle().await;
     env.timeouts = Timeouts::parse("lock=80000").unwrap();
-    env.world.set_lock(7001, Some("backup"));
+    env.world.lock_guest(7001, "backup");
     let larger = ONE.replace("vm-small", "vm-large");
     let plan = env.plan(&larger).await;
     let (ask, interrupt) = Interrupt::new();
@@ -189,7 +187,7 @@ async fn a_wait_for_a_lock_ends_when_a_stop_is_requested() {
     let (ended, ()) = tokio::join!(operator.execute("apply", &plan, interrupt), asking);
     assert_eq!(ended.unwrap().1, RunOutcome::Stopped);
     let run = env.last_run();
-    env.world.set_lock(7001, None);
+    env.world.unlock_guest(7001);
     let (_ask, interrupt) = Interrupt::new();
     let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
     assert_eq!(ending, RunOutcome::Done);
@@ -201,7 +199,7 @@ async fn a_lock_is_waited_for_once_and_not_once_per_try() {
     assert_eq!(env.apply(ONE).await, RunOutcome::Done);
     env.wait_until_idle().await;
     env.timeouts = Timeouts::parse("lock=300").unwrap();
-    env.world.set_lock(7001, Some("backup"));
+    env.world.lock_guest(7001, "backup");
     let larger = ONE.replace("vm-small", "vm-large");
     assert_eq!(env.apply(&larger).await, RunOutcome::Failed);
     let events = env.events.0.lock().unwrap();
@@ -211,8 +209,8 @@ async fn a_lock_is_waited_for_once_and_not_once_per_try() {
     assert_eq!(tries.count(), 0);
 }
 
-/// Takes the API away for a while, from so many seconds on.
-fn away(env: &TestEnv, from: u64, seconds: u64) {
+/// Makes the API unreachable for some seconds, starting after `from` seconds.
+fn make_unreachable(env: &TestEnv, from: u64, seconds: u64) {
     let (world, clock) = (env.world.clone(), env.clock.clone());
     let refuse = move |world: &World| {
         world.add_fault(Fault::new(Call::any(), FaultKind::Status(595)));
@@ -232,12 +230,12 @@ fn away(env: &TestEnv, from: u64, seconds: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_unreachable_for_a_while_fails_no_step() {
-    // Longer than any number of tries took, shorter than patience.
+    // Longer than all retries take, shorter than the timeout.
     for from in [0, 2, 6, 20] {
         let mut env = env(30);
         env.timeouts = Timeouts::parse("api=20000,boot=20000").unwrap();
         let plan = env.plan(ONE).await;
-        away(&env, from, 400);
+        make_unreachable(&env, from, 400);
         assert_eq!(env.execute(&plan).await, RunOutcome::Done, "from {from}");
     }
 }
@@ -254,7 +252,7 @@ async fn a_run_that_is_resumed_while_its_host_is_unreachable_waits() {
     );
     let run = env.last_run();
     env.timeouts = Timeouts::parse("api=20000,boot=20000").unwrap();
-    away(&env, 0, 400);
+    make_unreachable(&env, 0, 400);
     let (_ask, interrupt) = Interrupt::new();
     let ending = env.operator().resume(&run, &[], interrupt).await.unwrap();
     assert_eq!(ending, RunOutcome::Done, "{}", why(&env));
@@ -266,7 +264,7 @@ async fn undoing_waits_for_an_unreachable_host() {
     env.timeouts = Timeouts::parse("api=20000").unwrap();
     assert_eq!(env.apply(ONE).await, RunOutcome::Done);
     let run = env.last_run();
-    away(&env, 0, 400);
+    make_unreachable(&env, 0, 400);
     let (_ask, interrupt) = Interrupt::new();
     let ending = env.operator().roll_back(&run, interrupt).await.unwrap();
     assert_eq!(ending, RunOutcome::RolledBack, "{}", why(&env));
@@ -286,7 +284,7 @@ async fn the_timeout_of_a_host_is_one_setting() {
             matches!(&event.kind, EventKind::Waiting { what, .. } if what.starts_with("an answer"))
         })
     };
-    assert!(waited, "it is shown what is waited for");
+    assert!(waited, "the wait is reported");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

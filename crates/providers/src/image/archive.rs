@@ -46,7 +46,7 @@ impl Archive {
         }
     }
 
-    /// Returns what the archive is called in messages.
+    /// Returns the name of the archive in messages.
     pub(super) fn name(&self) -> &str {
         self.main
             .as_deref()
@@ -84,7 +84,7 @@ impl Archive {
     }
 }
 
-/// Returns the addresses of Debian's archives that apt has been told, in its order.
+/// Returns the addresses of Debian's archives in apt's configuration, in its order.
 fn entries(apt: &Path) -> Vec<String> {
     let mut files = vec![apt.join("sources.list")];
     let more = fs_err::read_dir(apt.join("sources.list.d"));

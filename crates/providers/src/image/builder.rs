@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use homestak_api::runtime;
 
@@ -13,8 +14,12 @@ use super::recipe::{ImageFormat, Recipe};
 use super::store::ImageStore;
 use crate::process;
 
-/// How many lines are looked at when a program fails.
+/// How many lines of output are examined when a program fails.
 const REMEMBERED: usize = 400;
+
+/// How long one program of a build may take: a few minutes are usual, and a slow mirror takes longer.
+/// An hour is also how long others wait for the build.
+const PROGRAM_TIME: Duration = Duration::from_secs(3600);
 
 /// Programs by the Debian package that has them.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -90,10 +95,11 @@ impl Builder<'_> {
     ) -> Result<(), ImageError> {
         let mut lines: Vec<String> = Vec::new();
         let progress = &mut self.progress;
-        let proxies = runtime::off(proxies).await.unwrap_or_default();
+        let proxies = runtime::run_blocking(proxies).await.unwrap_or_default();
+        tracing::debug!(program, "start");
         let running = IsolatedProcess::start(command, &proxies);
         let ended = running
-            .follow(|line| {
+            .follow(PROGRAM_TIME, |line| {
                 progress.line_seen(line);
                 if lines.len() == REMEMBERED {
                     lines.remove(0);
@@ -101,6 +107,8 @@ impl Builder<'_> {
                 lines.push(line.to_owned());
             })
             .await;
+        let status = ended.as_ref().map(ToString::to_string).ok();
+        tracing::debug!(program, status, "ended");
         let status = match ended {
             Ok(status) if status.success() => return Ok(()),
             Ok(status) => status.to_string(),

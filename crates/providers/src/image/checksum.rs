@@ -5,9 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use homestak_core::hex;
 use sha2::{Digest as _, Sha256};
-
-use super::recipe::hexadecimal;
 
 /// The checksum and size of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +63,7 @@ pub(super) fn sum(directory: &Path, without: &str) -> std::io::Result<TreeChecks
         }
         hash.update(b"\n");
     }
-    total.checksum = hexadecimal(&hash.finalize());
+    total.checksum = hex::encode(&hash.finalize());
     Ok(total)
 }
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::builder::Builder;
 use super::error::ImageError;
-use super::off;
 use super::recipe::DISK_MODULES;
+use super::run_blocking;
 use super::store::file;
 use super::tree::write;
 
@@ -26,7 +26,7 @@ const FILES: &[(&str, &str)] = &[
     ),
     ("etc/initramfs-tools/conf.d/homestak", "MODULES=list\n"),
     (
-        // Whoever reaches the serial port is root on the machine that runs this one.
+        // Only root on the machine that runs this one can reach the serial port.
         "etc/systemd/system/serial-getty@.service.d/autologin.conf",
         "[Service]\nExecStart=\nExecStart=-/sbin/agetty --autologin root --noclear --keep-baud 115200,57600,38400,9600 %I vt220\n",
     ),
@@ -52,13 +52,13 @@ chroot "$root" apt-get clean
 rm -rf "$root"/var/lib/apt/lists/* "$root/usr/sbin/policy-rc.d" "$root"/var/log/apt "$root"/var/log/dpkg.log
 "#;
 
-/// Builds into `place`.
+/// Builds into `directory`.
 pub(super) async fn build(
     builder: &mut Builder<'_>,
     tree: &Path,
-    place: &Path,
+    directory: &Path,
 ) -> Result<(), ImageError> {
-    let root = place.join("root");
+    let root = directory.join("root");
     builder.progress.phase("copying the root file system");
     let copy: [OsString; 5] = [
         "cp".into(),
@@ -78,14 +78,14 @@ pub(super) async fn build(
     install.push(root.clone().into());
     install.extend(builder.recipe.packages().into_iter().map(Into::into));
     builder.run("apt-get", install).await?;
-    let (from, to) = (root.clone(), place.to_owned());
-    off(move || {
+    let (from, to) = (root.clone(), directory.to_owned());
+    run_blocking(move || {
         take(&from, "vmlinuz-", &to.join(KERNEL))?;
         take(&from, "initrd.img-", &to.join(INITRD))
     })
     .await?;
     builder.progress.phase("writing the disk");
-    let raw = place.join("disk.raw");
+    let raw = directory.join("disk.raw");
     let mut format: Vec<OsString> = ["mke2fs", "-q", "-t", "ext4", "-L", "root", "-d"]
         .map(Into::into)
         .into();
@@ -94,9 +94,9 @@ pub(super) async fn build(
     let mut convert: Vec<OsString> = ["qemu-img", "convert", "-f", "raw", "-O", "qcow2"]
         .map(Into::into)
         .into();
-    convert.extend([raw.clone().into(), place.join(DISK).into()]);
+    convert.extend([raw.clone().into(), directory.join(DISK).into()]);
     builder.run("qemu-img", convert).await?;
-    off(move || {
+    run_blocking(move || {
         fs_err::remove_file(&raw).map_err(|source| file("remove", &raw, source))?;
         fs_err::remove_dir_all(&root).map_err(|source| file("remove", &root, source))
     })

@@ -13,7 +13,7 @@ pub enum ImageError {
     /// There is no recipe of that name.
     #[error("image `{name}` does not exist")]
     Unknown {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
         /// The names there are.
         known: Vec<&'static str>,
@@ -23,7 +23,7 @@ pub enum ImageError {
     Absent {
         /// Its name.
         name: String,
-        /// Where it was looked for.
+        /// The directory of the cache.
         directory: PathBuf,
     },
     /// Only root can do it.
@@ -40,7 +40,7 @@ pub enum ImageError {
         /// The Debian package that has it.
         package: &'static str,
     },
-    /// There is no room.
+    /// There is not enough disk space.
     #[error(
         "not enough space in `{}` to build `{name}`: {} MiB free, about {} MiB needed",
         path.display(), free >> 20, needed >> 20
@@ -157,7 +157,7 @@ impl ImageError {
         }
     }
 
-    /// Creates the port's error of it.
+    /// Converts it to an error of the port.
     pub fn into_port_error(self, doing: &str) -> PortError {
         let class = match &self {
             Self::Unknown { .. } | Self::Absent { .. } => ErrorClass::Missing,
@@ -186,12 +186,12 @@ impl ImageError {
         log: Vec<String>,
         room: DiskSpace,
     ) -> Self {
-        let said = |words: &[&str]| {
+        let mentions = |words: &[&str]| {
             log.iter()
                 .any(|line| words.iter().any(|word| line.contains(word)))
         };
         let name = name.to_owned();
-        if said(NO_ROOM) {
+        if mentions(NO_ROOM) {
             return Self::Full {
                 name,
                 path: room.path,
@@ -200,14 +200,14 @@ impl ImageError {
             };
         }
         let mirror = mirror.to_owned();
-        if said(NOT_SIGNED) {
+        if mentions(NOT_SIGNED) {
             return Self::Untrusted {
                 name,
                 mirror,
                 log: last(log),
             };
         }
-        if said(NOT_FETCHED) {
+        if mentions(NOT_FETCHED) {
             return Self::Unreachable {
                 name,
                 mirror,

@@ -24,7 +24,7 @@ use progress::BuildProgress;
 use recipe::{ImageFormat, Recipe, canonical_name};
 use store::{ImageRecord, ImageStore, RECORD, file};
 
-/// Where apt is told about archives.
+/// Where apt's sources are configured.
 const APT: &str = "/etc/apt";
 
 /// Receives progress, one line at a time.
@@ -78,7 +78,7 @@ pub struct ImageInfo {
     pub checksum: String,
     /// Whether the recipe is still the same.
     pub current: bool,
-    /// Whether a node holds it now.
+    /// Whether a node uses it now.
     pub in_use: bool,
     /// Where it is.
     pub path: PathBuf,
@@ -115,12 +115,12 @@ impl ImageTree {
 }
 
 impl DiskImage {
-    fn at(place: &Path, key: String) -> Self {
+    fn at(directory: &Path, key: String) -> Self {
         Self {
             key,
-            qcow2: place.join(disk::DISK),
-            kernel: place.join(disk::KERNEL),
-            initrd: place.join(disk::INITRD),
+            qcow2: directory.join(disk::DISK),
+            kernel: directory.join(disk::KERNEL),
+            initrd: directory.join(disk::INITRD),
         }
     }
 
@@ -160,14 +160,14 @@ impl Images {
         canonical_name(name)
     }
 
-    /// Returns a tree that is built and current. It looks at names only, not at every byte.
+    /// Returns a tree that is built and current. Only names are compared, not contents.
     pub fn current_tree(&self, name: &str) -> Option<ImageTree> {
         let recipe = Recipe::tree(name)?;
         let key = recipe.key(&self.archive());
-        let place = self.built_path(&recipe, &key)?;
+        let directory = self.built_path(&recipe, &key)?;
         Some(ImageTree {
             key,
-            path: place.join("root"),
+            path: directory.join("root"),
         })
     }
 
@@ -179,10 +179,10 @@ impl Images {
         report: ProgressCallback<'_>,
     ) -> Result<ImageTree, ImageError> {
         let recipe = Recipe::tree(name).ok_or_else(|| unknown(name))?;
-        let (key, place) = self.build(&recipe, None, report).await?;
+        let (key, directory) = self.build(&recipe, None, report).await?;
         Ok(ImageTree {
             key,
-            path: place.join("root"),
+            path: directory.join("root"),
         })
     }
 
@@ -199,24 +199,24 @@ impl Images {
             Some(_) => None,
             None => Some(self.ensure_tree(name, report).await?),
         };
-        let (key, place) = self.build(&recipe, tree.as_ref(), report).await?;
-        Ok(DiskImage::at(&place, key))
+        let (key, directory) = self.build(&recipe, tree.as_ref(), report).await?;
+        Ok(DiskImage::at(&directory, key))
     }
 
     /// Returns the disk that belongs to a tree, when it is built and current.
     pub fn current_disk(&self, name: &str) -> Option<DiskImage> {
         let recipe = Recipe::disk(name)?;
         let key = recipe.key(&self.archive());
-        let place = self.built_path(&recipe, &key)?;
-        Some(DiskImage::at(&place, key))
+        let directory = self.built_path(&recipe, &key)?;
+        Some(DiskImage::at(&directory, key))
     }
 
-    /// Returns every image that is there, outdated ones included.
+    /// Returns all images, including outdated ones.
     pub fn list(&self) -> Vec<ImageInfo> {
         let archive = self.archive();
         let images = self.store.images().into_iter();
         images
-            .map(|(place, record)| info(place, record, &archive))
+            .map(|(directory, record)| info(directory, record, &archive))
             .collect()
     }
 
@@ -230,8 +230,8 @@ impl Images {
         Ok(verifications)
     }
 
-    /// Removes the images of a name, or the one with this name and key. One that a node holds stays,
-    /// and so do all others then.
+    /// Removes the images of a name, or the one with this name and key. Removes none when a node uses
+    /// one of them.
     pub async fn remove(&self, name: &str) -> Result<Vec<ImageInfo>, ImageError> {
         let images = self.find(name)?;
         if !rustix::process::geteuid().is_root() {
@@ -245,7 +245,7 @@ impl Images {
         for image in &images {
             let lock = self.store.lock(&image.name, || ()).await?;
             let (store, image) = (self.store.clone(), image.clone());
-            off(move || store.remove(&image.path, &image.id())).await?;
+            run_blocking(move || store.remove(&image.path, &image.id())).await?;
             drop(lock);
         }
         Ok(images)
@@ -262,9 +262,9 @@ impl Images {
 
     /// Returns where a finished image is.
     fn built_path(&self, recipe: &Recipe, key: &str) -> Option<PathBuf> {
-        let place = self.store.place(recipe.name, key);
-        let record = self.store.record(&place)?;
-        (record.name == recipe.name && record.key == key).then_some(place)
+        let directory = self.store.path(recipe.name, key);
+        let record = self.store.record(&directory)?;
+        (record.name == recipe.name && record.key == key).then_some(directory)
     }
 
     /// Returns the images of a name, or the one of a name with its key.
@@ -285,7 +285,7 @@ impl Images {
         })
     }
 
-    /// Returns the key and place of an image, and builds it when it is missing.
+    /// Returns the key and directory of an image, and builds it when it is missing.
     async fn build(
         &self,
         recipe: &Recipe,
@@ -294,8 +294,8 @@ impl Images {
     ) -> Result<(String, PathBuf), ImageError> {
         let archive = self.archive();
         let key = recipe.key(&archive);
-        if let Some(place) = self.built_path(recipe, &key) {
-            return Ok((key, place));
+        if let Some(directory) = self.built_path(recipe, &key) {
+            return Ok((key, directory));
         }
         let name = recipe.name;
         if !rustix::process::geteuid().is_root() {
@@ -305,12 +305,12 @@ impl Images {
         }
         let waiting = || report(&format!("{name}: waiting for another build of it"));
         let lock = self.store.lock(name, waiting).await?;
-        // Whoever had the lock may have built it.
-        if let Some(place) = self.built_path(recipe, &key) {
-            return Ok((key, place));
+        // The previous holder of the lock may have built it.
+        if let Some(directory) = self.built_path(recipe, &key) {
+            return Ok((key, directory));
         }
         let store = self.store.clone();
-        off(move || store.sweep(name)).await?;
+        run_blocking(move || store.sweep(name)).await?;
         let mut builder = Builder {
             recipe,
             archive: &archive,
@@ -318,14 +318,20 @@ impl Images {
             progress: BuildProgress::new(name, report),
         };
         builder.check()?;
-        let build_directory = self.store.begin(name)?;
+        let store = self.store.clone();
+        let build_directory = run_blocking(move || store.begin(name)).await?;
         let path = build_directory.path();
         match recipe.make {
             ImageFormat::Tree => tree::build(&mut builder, &path.join("root")).await?,
             ImageFormat::Disk => {
                 let tree = tree.ok_or_else(|| unknown(name))?;
-                let held = tree.hold();
-                let held = held.map_err(|source| file("hold", &tree.path, source))?;
+                let of = tree.clone();
+                // Cancel safety: a lock whose result is dropped is released.
+                let held = run_blocking(move || {
+                    let held = of.hold();
+                    held.map_err(|source| file("hold", &of.path, source))
+                });
+                let held = held.await?;
                 disk::build(&mut builder, &tree.path, &path).await?;
                 drop(held);
             }
@@ -349,7 +355,7 @@ impl Images {
             files: sum.files,
         };
         let store = self.store.clone();
-        let place = off(move || store.finish(build_directory, &record)).await?;
+        let directory = run_blocking(move || store.finish(build_directory, &record)).await?;
         drop(lock);
         report(&format!(
             "{name}: ready after {} s: {} MiB in {} files",
@@ -357,7 +363,7 @@ impl Images {
             sum.bytes >> 20,
             sum.files
         ));
-        Ok((key, place))
+        Ok((key, directory))
     }
 }
 
@@ -386,14 +392,15 @@ fn unknown(name: &str) -> ImageError {
 
 /// Computes the checksum of an image.
 async fn checksum_of(path: PathBuf) -> Result<checksum::TreeChecksum, ImageError> {
-    off(move || checksum::sum(&path, RECORD).map_err(|source| file("read", &path, source))).await
+    run_blocking(move || checksum::sum(&path, RECORD).map_err(|source| file("read", &path, source)))
+        .await
 }
 
 /// Runs blocking work on a separate thread.
-async fn off<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {
-    let done = runtime::off(work).await;
+    let done = runtime::run_blocking(work).await;
     done.unwrap_or_else(|error| {
         let source = std::io::Error::other(error);
         Err(file("use", Path::new("the images"), source))

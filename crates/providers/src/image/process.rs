@@ -5,11 +5,13 @@ use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
 
 use crate::process;
 
@@ -32,24 +34,31 @@ enum ProcessEvent {
     Ended(std::io::Result<ExitStatus>),
 }
 
-/// A program that runs. Dropping it kills it with all its children, and waits until they are gone.
+/// How long a program that was killed may take to end.
+const KILL_TIME: Duration = Duration::from_secs(10);
+
+/// A running program. Dropping it kills it with all its children, and waits until they have ended,
+/// for at most [`KILL_TIME`].
 pub(crate) struct IsolatedProcess {
     events: UnboundedReceiver<ProcessEvent>,
     handle: Option<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed when the process and its children have ended.
+    ended: Receiver<()>,
 }
 
 impl IsolatedProcess {
     /// Starts a program with its mounts and children apart from everyone else's.
     pub(crate) fn start(command: Vec<OsString>, environment: &[(&str, String)]) -> Self {
         let (sender, events) = unbounded_channel();
-        let (reported_at, handle) = std::sync::mpsc::sync_channel(1);
+        let (reported_at, handle) = sync_channel(1);
         let environment: Vec<(String, String)> = environment
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
             .collect();
         // The kernel kills the program when the thread that started it ends: it stays to the end.
-        let thread = std::thread::spawn(move || {
+        let (until_ended, all_ended) = sync_channel::<()>(0);
+        std::thread::spawn(move || {
+            let _until_ended = until_ended;
             let ended = run_child(&command, &environment, &sender, |pidfd| {
                 _ = reported_at.send(pidfd);
             });
@@ -58,7 +67,7 @@ impl IsolatedProcess {
         Self {
             events,
             handle: handle.recv().ok().flatten(),
-            thread: Some(thread),
+            ended: all_ended,
         }
     }
 
@@ -76,12 +85,29 @@ impl IsolatedProcess {
         }
     }
 
-    /// Hands over every line and returns how it ended. Cancel-safe: dropping this kills it.
+    /// Hands over every line and returns how it ended. A process that takes longer than `limit` is
+    /// killed. Cancel-safe: dropping this kills it.
     pub(crate) async fn follow(
         mut self,
+        limit: Duration,
+        line_seen: impl FnMut(&str) + Send,
+    ) -> std::io::Result<ExitStatus> {
+        if let Ok(ended) = timeout(limit, self.wait(line_seen)).await {
+            return ended;
+        }
+        self.kill();
+        _ = timeout(KILL_TIME, self.wait(|_| ())).await;
+        let text = format!("it did not end within {} s and was killed", limit.as_secs());
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
+    }
+
+    /// Waits until it has ended.
+    async fn wait(
+        &mut self,
         mut line_seen: impl FnMut(&str) + Send,
     ) -> std::io::Result<ExitStatus> {
         loop {
+            // Cancel safety: a line that is not received stays in the channel.
             match self.events.recv().await {
                 Some(ProcessEvent::Line(line)) => line_seen(&line),
                 Some(ProcessEvent::Ended(ended)) => return ended,
@@ -89,17 +115,21 @@ impl IsolatedProcess {
             }
         }
     }
-}
 
-impl Drop for IsolatedProcess {
-    fn drop(&mut self) {
+    fn kill(&self) {
         if let Some(handle) = &self.handle {
             // Fails when it has ended already, which is as good.
             _ = pidfd_send_signal(handle, Signal::KILL);
         }
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
+    }
+}
+
+impl Drop for IsolatedProcess {
+    fn drop(&mut self) {
+        self.kill();
+        // What it wrote is deleted next. The kernel ends it in milliseconds, unless a disk or a
+        // file server does not answer.
+        _ = self.ended.recv_timeout(KILL_TIME);
     }
 }
 
@@ -119,7 +149,8 @@ fn run_child(
         .env("DEBIAN_FRONTEND", "noninteractive")
         .envs(environment.iter().cloned())
         .current_dir("/")
-        // A group of its own: Ctrl-C is for us, and we end it. Otherwise it would report the signal.
+        // Its own process group: Ctrl-C goes to this program, which ends it; otherwise it would
+        // report the signal.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
@@ -147,6 +178,8 @@ fn run_child(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::IsolatedProcess;
 
     /// Returns the process group of the process that has a word among its arguments.
@@ -166,17 +199,30 @@ mod tests {
         rest.split_whitespace().nth(2)?.parse().ok()
     }
 
+    #[tokio::test]
+    async fn a_program_that_does_not_end_is_killed_after_its_time_limit() {
+        let word = format!("11{}.5", std::process::id());
+        let running = IsolatedProcess::start(vec!["sleep".into(), word.clone().into()], &[]);
+        let ended = running.follow(Duration::from_millis(50), |_| ()).await;
+        match ended {
+            Err(error) => assert!(error.to_string().contains("did not end within"), "{error}"),
+            // Without root, there are no namespaces and it ends at once.
+            Ok(status) => assert!(!rustix::process::geteuid().is_root(), "{status}"),
+        }
+        assert_eq!(group_of(&word), None, "it has ended");
+    }
+
     #[test]
     fn build_programs_do_not_receive_terminal_interrupts() {
-        // Unlike that of any other test: processes of the whole machine are looked at.
+        // Unique among all tests: processes of the whole machine are searched.
         let word = format!("10{}.5", std::process::id());
         let running = IsolatedProcess::start(vec!["sleep".into(), word.clone().into()], &[]);
-        let looks = (0..200).find_map(|_| {
+        let found = (0..200).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             group_of(&word)
         });
         drop(running);
-        let group = looks.expect("it was started");
+        let group = found.expect("it was started");
         let own = rustix::process::getpgrp().as_raw_nonzero().get();
         assert_ne!(group, own);
     }

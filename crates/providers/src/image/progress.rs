@@ -1,14 +1,14 @@
-//! Condenses the output of builders to a progress line every few seconds.
+//! Condenses the output of a build (mmdebstrap, apt, dpkg) to one progress line every few seconds.
 
 use std::time::Duration;
 
 use homestak_api::runtime::{Clock as _, WallClock};
 use jiff::Timestamp;
 
-/// The minimum time between two lines.
-const PAUSE: Duration = Duration::from_secs(3);
+/// The minimum time between two lines of the same phase.
+const REPORT_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Output of builders at the start of a phase, and the text that is reported.
+/// How the line begins that starts a phase, and the name under which the phase is reported.
 const PHASES: &[(&str, &str)] = &[
     ("I: running apt-get update", "reading package lists"),
     ("I: downloading packages", "downloading packages"),
@@ -35,7 +35,7 @@ pub(super) struct BuildProgress<'s> {
 }
 
 impl<'s> BuildProgress<'s> {
-    /// Starts now.
+    /// Starts to measure the duration.
     pub(super) fn new(name: &'s str, report: &'s (dyn Fn(&str) + Send + Sync)) -> Self {
         Self {
             name,
@@ -72,12 +72,12 @@ impl<'s> BuildProgress<'s> {
         let passed = self
             .reported_at
             .map(|reported_at| now.duration_since(reported_at));
-        if passed.is_some_and(|passed| passed.unsigned_abs() >= PAUSE) {
+        if passed.is_some_and(|passed| passed.unsigned_abs() >= REPORT_INTERVAL) {
             self.report_line(now);
         }
     }
 
-    /// Returns how long it has taken, in whole seconds.
+    /// Returns how long the build has taken, in whole seconds.
     pub(super) fn seconds(&self) -> i64 {
         WallClock.now().duration_since(self.started).as_secs()
     }
@@ -86,14 +86,15 @@ impl<'s> BuildProgress<'s> {
         self.reported_at = Some(now);
         let (name, phase) = (self.name, self.phase);
         let seconds = now.duration_since(self.started).as_secs();
-        let far = if self.phase.starts_with("installing") && self.packages > 0 {
-            // Each is unpacked and then set up. What is counted on the way can be less, never more.
+        let progress = if self.phase.starts_with("installing") && self.packages > 0 {
+            // Each package is unpacked and set up: two steps, 50 % each. Not all are printed, so
+            // this is a lower bound.
             let percent = (self.steps * 50 / self.packages).min(100);
             format!(", {percent} %")
         } else {
             String::new()
         };
-        (self.report)(&format!("{name}: {phase}{far} ({seconds} s)"));
+        (self.report)(&format!("{name}: {phase}{progress} ({seconds} s)"));
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! Keys do not depend on dates or package versions.
 
+use homestak_core::hex;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::archive::Archive;
 
-/// Counted up when the way of building changes, so that older images count as outdated.
+/// Incremented when the build changes, so that older images count as outdated.
 const METHOD: u32 = 1;
 
 /// Packages of every tree: a whole Debian that boots, is reached, and can host others.
@@ -34,7 +35,7 @@ const PACKAGES: &[&str] = &[
 /// Units that are started at boot, beside those that their packages enable.
 pub(super) const ENABLED: &[&str] = &["systemd-networkd.service", "ssh.service"];
 
-/// Units that never start: they hold up a boot, or work in the background when nobody asked.
+/// Masked units: they delay the boot, or run in the background without need.
 pub(super) const MASKED: &[&str] = &[
     "apt-daily-upgrade.timer",
     "apt-daily.timer",
@@ -46,7 +47,7 @@ pub(super) const MASKED: &[&str] = &[
     "systemd-networkd-wait-online.service",
 ];
 
-/// Files of every tree. Empty ones are filled by whoever makes a node of it.
+/// Files of every tree. Empty ones are filled when a node is created from it.
 pub(super) const FILES: &[(&str, &str)] = &[
     ("etc/hostname", "localhost\n"),
     ("etc/machine-id", ""),
@@ -206,7 +207,7 @@ impl Recipe {
                 .map(|tree| tree.key(archive)),
         });
         let digest = Sha256::digest(everything.to_string());
-        hexadecimal(&digest)[..12].to_owned()
+        hex::encode(&digest[..6])
     }
 }
 
@@ -214,11 +215,6 @@ impl Recipe {
 pub(super) fn canonical_name(name: &str) -> &str {
     let other = OTHER_NAMES.iter().find(|(other, _)| *other == name);
     other.map_or(name, |(_, own)| own)
-}
-
-/// Writes bytes as hexadecimal digits.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Debian's name of this machine's architecture.

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use homestak_api::durable::{self, Access};
 use homestak_api::limit::monotonic;
-use homestak_api::lock::{late, lock_shared};
+use homestak_api::lock::{lock_shared, timeout_error};
 use homestak_api::runtime::{Clock as _, WallClock};
 use serde::{Deserialize, Serialize};
 
 use super::archive::Archive;
 use super::error::ImageError;
 
-/// The file that creates a directory an image. It is written last.
+/// Marks a directory as a complete image. It is written last.
 pub(super) const RECORD: &str = "image.json";
 
 /// Start of the names of directories that are being built, or being removed.
@@ -25,7 +25,7 @@ const BUILDING: &str = ".build-";
 const REMOVING: &str = ".remove-";
 const LOCK: &str = ".lock-";
 
-/// How often a lock that someone else has is tried.
+/// How often to retry taking a lock that another process holds.
 const TRY_EVERY: Duration = Duration::from_millis(300);
 /// How long it is waited for: longer than any build takes.
 const PATIENCE: Duration = Duration::from_secs(3_600);
@@ -61,13 +61,13 @@ pub(super) struct ImageStore {
 
 impl ImageStore {
     /// Returns where an image is, or would be.
-    pub(super) fn place(&self, name: &str, key: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str, key: &str) -> PathBuf {
         self.directory.join(format!("{name}-{key}"))
     }
 
     /// Reads what is known of a finished image.
-    pub(super) fn record(&self, place: &Path) -> Option<ImageRecord> {
-        let text = fs_err::read_to_string(place.join(RECORD)).ok()?;
+    pub(super) fn record(&self, directory: &Path) -> Option<ImageRecord> {
+        let text = fs_err::read_to_string(directory.join(RECORD)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
@@ -78,9 +78,9 @@ impl ImageStore {
             .into_iter()
             .filter(|name| !name.starts_with('.'))
             .filter_map(|name| {
-                let place = self.directory.join(name);
-                let record = self.record(&place)?;
-                Some((place, record))
+                let directory = self.directory.join(name);
+                let record = self.record(&directory)?;
+                Some((directory, record))
             })
             .collect();
         images.sort_by(|one, other| one.0.cmp(&other.0));
@@ -108,7 +108,7 @@ impl ImageStore {
             match lock.try_lock() {
                 Ok(()) => return Ok(lock),
                 Err(TryLockError::WouldBlock) if monotonic() >= until => {
-                    return Err(failed(late(&lock, PATIENCE)));
+                    return Err(failed(timeout_error(&lock, PATIENCE)));
                 }
                 Err(TryLockError::WouldBlock) => {
                     if let Some(notice) = notice.take() {
@@ -121,7 +121,7 @@ impl ImageStore {
         }
     }
 
-    /// Creates a place to build an image in. The caller has its lock.
+    /// Creates a build directory for an image. The caller holds its lock.
     pub(super) fn begin(&self, name: &str) -> Result<BuildDirectory, ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
         let path = self.directory.join(format!("{BUILDING}{name}-{unique}"));
@@ -136,29 +136,29 @@ impl ImageStore {
         record: &ImageRecord,
     ) -> Result<PathBuf, ImageError> {
         let Some(path) = build_directory.path.clone() else {
-            return Ok(self.place(&record.name, &record.key));
+            return Ok(self.path(&record.name, &record.key));
         };
         let text = serde_json::to_string_pretty(record).unwrap_or_default();
         let at = path.join(RECORD);
         durable::write(&at, format!("{text}\n").as_bytes(), Access::PUBLIC)
             .map_err(|source| file("write", &at, source))?;
-        let place = self.place(&record.name, &record.key);
+        let directory = self.path(&record.name, &record.key);
         // An incomplete directory of that name is replaced.
-        if fs_err::symlink_metadata(&place).is_ok() {
-            self.discard(&place)?;
+        if fs_err::symlink_metadata(&directory).is_ok() {
+            self.discard(&directory)?;
         }
-        durable::rename(&path, &place).map_err(|source| file("create", &place, source))?;
+        durable::rename(&path, &directory).map_err(|source| file("create", &directory, source))?;
         build_directory.path = None;
-        Ok(place)
+        Ok(directory)
     }
 
-    /// Removes an image that nobody uses.
-    pub(super) fn remove(&self, place: &Path, name: &str) -> Result<(), ImageError> {
-        let at = place.join(RECORD);
+    /// Removes an unused image.
+    pub(super) fn remove(&self, directory: &Path, name: &str) -> Result<(), ImageError> {
+        let at = directory.join(RECORD);
         let record = fs_err::File::open(&at).map_err(|source| file("open", &at, source))?;
         let record = record.into_parts().0;
         match record.try_lock() {
-            Ok(()) => self.discard(place),
+            Ok(()) => self.discard(directory),
             Err(TryLockError::WouldBlock) => Err(ImageError::InUse {
                 name: name.to_owned(),
             }),
@@ -167,10 +167,11 @@ impl ImageStore {
     }
 
     /// Renames a directory, then removes it.
-    fn discard(&self, place: &Path) -> Result<(), ImageError> {
+    fn discard(&self, directory: &Path) -> Result<(), ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
         let removing = self.directory.join(format!("{REMOVING}{unique}"));
-        durable::rename(place, &removing).map_err(|source| file("remove", place, source))?;
+        durable::rename(directory, &removing)
+            .map_err(|source| file("remove", directory, source))?;
         clear(&removing).map_err(|source| file("remove", &removing, source))
     }
 
@@ -253,8 +254,8 @@ impl Drop for BuildDirectory {
 }
 
 /// Holds an image against removal, for as long as the file is open in any process.
-pub(super) fn hold(place: &Path) -> std::io::Result<File> {
-    let at = place.join(RECORD);
+pub(super) fn hold(directory: &Path) -> std::io::Result<File> {
+    let at = directory.join(RECORD);
     let record = fs_err::File::open(&at)?.into_parts().0;
     lock_shared(&record, REMOVAL)?;
     // Removed between opening and locking.
@@ -262,14 +263,14 @@ pub(super) fn hold(place: &Path) -> std::io::Result<File> {
     Ok(record)
 }
 
-/// Returns whether someone holds an image.
-pub(super) fn held(place: &Path) -> bool {
-    let record = fs_err::File::open(place.join(RECORD));
+/// Returns whether an image is locked.
+pub(super) fn held(directory: &Path) -> bool {
+    let record = fs_err::File::open(directory.join(RECORD));
     record.is_ok_and(|record| matches!(record.file().try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-/// Removes a directory with everything in it. Processes that were killed a moment ago may still
-/// put something into it.
+/// Removes a directory with everything in it. Processes that were just killed may still write
+/// to it.
 fn clear(path: &Path) -> std::io::Result<()> {
     let mut tries = 0;
     loop {

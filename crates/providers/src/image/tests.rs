@@ -32,7 +32,7 @@ fn root() -> bool {
 
 fn quiet(_: &str) {}
 
-/// A small file system that is gone when the test is.
+/// A small file system that is unmounted when the test ends.
 struct Mounted<'p>(&'p Path);
 
 impl<'p> Mounted<'p> {
@@ -77,8 +77,8 @@ async fn concurrent_builders_build_once() {
         count.display()
     );
     let recipe = script("twice", text);
-    let said = Mutex::new(Vec::new());
-    let report = |line: &str| said.lock().unwrap().push(line.to_owned());
+    let lines = Mutex::new(Vec::new());
+    let report = |line: &str| lines.lock().unwrap().push(line.to_owned());
     let (one, other) = tokio::join!(
         images.build(&recipe, None, &report),
         images.build(&recipe, None, &report)
@@ -86,7 +86,7 @@ async fn concurrent_builders_build_once() {
     assert_eq!(one.unwrap(), other.unwrap());
     assert_eq!(fs_err::read_to_string(count).unwrap(), "once\n");
     let waiting = "twice: waiting for another build of it".to_owned();
-    assert!(said.lock().unwrap().contains(&waiting));
+    assert!(lines.lock().unwrap().contains(&waiting));
     assert_eq!(names(&dir.path().join("images")).len(), 1);
 }
 
@@ -132,7 +132,7 @@ async fn a_dropped_build_kills_its_processes_and_leaves_nothing() {
             _ = began.recv() => {}
         }
     }
-    // A lock is gone when the last process that has the file is.
+    // A lock is released when the last process that has opened the file ends.
     fs_err::File::open(&held)
         .unwrap()
         .file()
@@ -171,10 +171,10 @@ async fn verification_finds_changes_and_images_in_use_are_not_removed() {
     let images = Images::new(dir.path().to_owned());
     let text = "mkdir $1/root; echo data > $1/root/file".to_owned();
     let recipe = script("held", text);
-    let (key, place) = images.build(&recipe, None, &quiet).await.unwrap();
+    let (key, directory) = images.build(&recipe, None, &quiet).await.unwrap();
     let tree = ImageTree {
         key: key.clone(),
-        path: place.join("root"),
+        path: directory.join("root"),
     };
     assert!(images.verify("held").await.unwrap()[0].is_intact());
     let hold = tree.hold().unwrap();
@@ -259,10 +259,10 @@ async fn an_incomplete_image_is_ignored() {
     let images = Images::new(dir.path().to_owned());
     let recipe = Recipe::tree("debian-12").unwrap();
     let key = recipe.key(&images.archive());
-    let place = images.store.place("debian-12", &key);
-    fs_err::create_dir_all(place.join("root")).unwrap();
+    let directory = images.store.path("debian-12", &key);
+    fs_err::create_dir_all(directory.join("root")).unwrap();
     assert_eq!(images.current_tree("debian-12"), None);
-    fs_err::write(place.join(RECORD), "{\"version\": 1, \"na").unwrap();
+    fs_err::write(directory.join(RECORD), "{\"version\": 1, \"na").unwrap();
     assert_eq!(images.current_tree("debian-12"), None);
     assert!(images.list().is_empty());
     let absent = images.verify("debian-12").await.unwrap_err();

@@ -10,7 +10,7 @@ use super::error::ImageError;
 use super::recipe::{APT, DPKG, ENABLED, FILES, MASKED};
 use super::store::file;
 
-/// Builds into `root`, which is not there yet.
+/// Builds into `root`, which must not exist.
 pub(super) async fn build(builder: &mut Builder<'_>, root: &Path) -> Result<(), ImageError> {
     let command = command(builder, root);
     builder.run("mmdebstrap", command).await?;
@@ -69,8 +69,8 @@ fn prepare(root: &Path, sources: Option<&str>) -> Result<(), ImageError> {
         fs_err::os::unix::fs::symlink("/dev/null", &path)
             .map_err(|source| file("create", &path, source))?;
     }
-    // Last, because they say that nothing in `/usr` is newer: otherwise the first boot rebuilds
-    // caches that are there.
+    // Last, because systemd compares their times with that of `/usr`: if `/usr` were newer, the
+    // first boot would rebuild caches that exist.
     for path in ["etc/.updated", "var/.updated"] {
         write(&root.join(path), "")?;
     }
@@ -99,7 +99,7 @@ pub(super) fn remove(path: &Path) -> Result<(), ImageError> {
     }
 }
 
-/// Writes a file that everyone may read, in place of whatever is there, a link included.
+/// Writes a world-readable file; replaces an existing file or link.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), ImageError> {
     remove(path)?;
     let failed = |source| file("write", path, source);

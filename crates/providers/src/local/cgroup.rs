@@ -43,7 +43,7 @@ pub(super) struct Hierarchies {
     pub(super) unified: Option<PathBuf>,
     /// Version 1, by resource; `systemd` is the one without.
     pub(super) old: Vec<(String, PathBuf)>,
-    /// Whether systemd runs the machine and is asked for groups.
+    /// Whether systemd runs the machine and creates the groups.
     pub(super) systemd: bool,
 }
 
@@ -133,7 +133,7 @@ impl Cgroup {
         }
     }
 
-    /// Creates the groups that are ours to make, with their limits, and returns those that the
+    /// Creates the groups that systemd does not, with their limits, and returns those that the
     /// node's first process must be put into.
     pub(super) fn make(&self, limits: ResourceLimits) -> std::io::Result<Vec<PathBuf>> {
         let mut made = Vec::new();
@@ -275,7 +275,7 @@ impl Cgroup {
     }
 }
 
-/// Returns the names of nodes that have groups of ours.
+/// Returns the names of nodes that have control groups.
 pub(super) fn parts(hierarchies: &Hierarchies, instance: &str) -> Vec<String> {
     let tops = hierarchies.old.iter().map(|(_, path)| path);
     let tops = tops.chain(&hierarchies.unified);
@@ -443,7 +443,7 @@ mod tests {
     fn deeply_nested_groups_are_read_and_removed() {
         let place = tempfile::tempdir().expect("a directory");
         let top = place.path().join("top");
-        fs_err::create_dir_all(top.join("other")).expect("made");
+        fs_err::create_dir_all(top.join("other")).expect("created");
         tree::tests::nest(&top, 2_500, |here| {
             tree::tests::write(here, c"cgroup.procs", "4242\n");
         });
@@ -458,7 +458,7 @@ mod tests {
         assert!(!any(&place.path().join("none"), &mut |_| true));
         // Control files are removed with their groups; here there are none.
         crate::local::node::remove_tree(&top).expect("removed");
-        fs_err::create_dir_all(top.join("other")).expect("made");
+        fs_err::create_dir_all(top.join("other")).expect("created");
         tree::tests::nest(&top, 2_500, |_| {});
         remove_groups(&top);
         assert!(!top.exists());

@@ -1,6 +1,7 @@
 //! Finds and removes leftovers of interrupted runs.
 //!
-//! Never removes a node, unless every node is to be removed, or anything without our name.
+//! Nodes are kept unless all nodes are to be removed. Only resources with our name prefix are
+//! touched.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +21,7 @@ pub enum Leftover {
     Cgroup(String),
     /// A network namespace.
     Namespace(String),
-    /// An address that was given out.
+    /// An assigned address.
     Address(String, String),
     /// The bridge, the pair that leads there, rules and settings.
     Network,
@@ -143,8 +144,8 @@ impl Local {
         if !self.is_attached() {
             let swept = self.images.sweep();
             swept.map_err(|error| error.into_port_error("clean up images"))?;
-            // Saved machines of images that are gone.
-            saved_machine::sweep(&self.instance.images(), |place| self.is_base(place))
+            // Saved machines of deleted images.
+            saved_machine::sweep(&self.instance.images(), |directory| self.is_base(directory))
                 .map_err(io)?;
         }
         let turn = self.instance.lock()?;

@@ -88,7 +88,7 @@ fn nspawn(instance: &Instance, node: &Node, part: &str, program: &Path) -> Vec<S
         arguments.push(format!("--private-users={ids}:{}", isolation::COUNT));
         // Its tree has these ids already.
         arguments.push("--private-users-ownership=off".to_owned());
-        // A network namespace that belongs to the node's users, with the card of ours in it.
+        // A network namespace that belongs to the node's users, with our network card in it.
         arguments.push("--network-interface=eth0".to_owned());
     }
     if !node.hosts {
@@ -116,7 +116,7 @@ fn nspawn(instance: &Instance, node: &Node, part: &str, program: &Path) -> Vec<S
     arguments
 }
 
-/// The arguments of nspawn that keep one user from what all of a node needs.
+/// The arguments of nspawn that keep one user from exhausting the resources of a node.
 fn bounds(node: &Node) -> Vec<String> {
     // nspawn's own sizes are parts of the machine's memory, and what is in these directories is not
     // freed by ending processes.
@@ -150,7 +150,7 @@ pub(super) fn prepare(
     seed: &[(&str, &str)],
 ) -> std::io::Result<()> {
     let directory = instance.node(&node.uuid);
-    // Trees of containers have no resolver of their own, and an empty file in its place.
+    // Trees of containers have an empty resolv.conf.
     let servers = node.identity.dns.iter();
     let servers: String = servers.map(|one| format!("nameserver {one}\n")).collect();
     fs_err::create_dir_all(directory.join("upper/etc"))?;
@@ -244,12 +244,12 @@ pub(super) fn stop(group: &Cgroup, halt: StopMode) {
 }
 
 pub(super) fn ended(group: &Cgroup, patience: Duration) -> bool {
-    let looks = patience.as_millis() / POLL_INTERVAL.as_millis();
-    for look in 0..=looks {
+    let attempts = patience.as_millis() / POLL_INTERVAL.as_millis();
+    for attempt in 0..=attempts {
         if !group.is_alive() {
             return true;
         }
-        if look < looks {
+        if attempt < attempts {
             std::thread::sleep(POLL_INTERVAL);
         }
     }

@@ -16,18 +16,18 @@ pub(super) const OVERHEAD: u64 = 512;
 /// Options of the kernel. The card is `eth0`, as in containers.
 const KERNEL: &str = "root=/dev/vda rw console=ttyS0 net.ifnames=0 panic=30 quiet";
 
-/// What executes the machine's code.
+/// The accelerator: what executes the code of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accel {
-    /// The processor.
+    /// The processor, through KVM.
     Kvm,
-    /// QEMU.
+    /// QEMU, by translation.
     Tcg,
 }
 
 impl Accel {
     /// Returns its short name.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
             Self::Tcg => "tcg",
@@ -70,8 +70,8 @@ impl Machine {
         let mut words: Vec<String> = vec![QEMU.to_owned()];
         let mut add = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
         add(&["-nodefaults", "-no-user-config", "-display", "none"]);
-        // One kind of machine for both: it reboots, is switched off by its button, has a number in
-        // its firmware, and tells a restored kernel that it is a copy.
+        // The same machine type for both accelerators: it supports reboot, the power button, a UUID
+        // in its firmware, and a VM generation id, which notifies a restored kernel.
         add(&["-machine", "q35,hpet=off,smm=off,vmport=off"]);
         add(&self.accel.arguments());
         add(&[
@@ -127,16 +127,16 @@ impl Machine {
     }
 }
 
-/// Returns the version of QEMU, or `None` when it is not there. A state is only restored by the
+/// Returns the version of QEMU, or `None` when it is not installed. A state is only restored by the
 /// version that saved it.
 pub(super) fn version() -> Option<String> {
     let text = process::run(QEMU, &["--version"]).ok()?;
     text.lines().next().map(str::to_owned)
 }
 
-/// Creates a disk that keeps only what differs from another.
+/// Creates an overlay disk on another.
 pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::ProgramError> {
-    // By its own name: what leads there may be gone while the disk is still in use.
+    // By its canonical path: links to it may be removed while the disk is in use.
     let base = fs_err::canonicalize(base).unwrap_or_else(|_| base.to_owned());
     let (base, disk) = (base.to_string_lossy(), disk.to_string_lossy());
     let words = [

@@ -23,10 +23,10 @@ const ENVIRONMENT: [&str; 6] = [
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 ];
 
-/// Closes every file but the terminal's, takes on what limits the node, then becomes its arguments.
-/// What whoever started us had open is nobody's business in a node, and what runs in there is the
-/// node's: outside of its groups it would have what the machine has. Arguments: how many processes a
-/// user of the node may have or -, the node's groups, the command.
+/// Closes every file except the terminal, joins the node's groups and limits, then runs the command.
+/// Inherited files must not be accessible in a node, and outside of the node's groups the command
+/// could use all resources of the machine. Arguments: how many processes a user of the node may have
+/// or -, the node's groups, the command.
 const ENTER: &str = r#"for file in /proc/self/fd/*; do
     file=${file##*/}
     [ "$file" -le 2 ] || eval "exec $file>&-"
@@ -69,7 +69,7 @@ impl ContainerEntry {
     }
 
     /// Returns the command that runs something with the namespaces, groups and capabilities of the
-    /// container, in the session of whoever starts it.
+    /// container, in the caller's session.
     fn in_callers_session(&self, environment: &[String], words: &[&str]) -> Vec<String> {
         let bounds = bounds(&self.init);
         let mut all: Vec<&str> = vec!["bash", "-c", ENTER, "bash", &self.tasks, &self.groups];
@@ -79,7 +79,7 @@ impl ContainerEntry {
         all.extend(["--", "nsenter", "--target", &self.init]);
         all.extend(["--all", "--root", "--wd", "--"]);
         // And after: a user namespace begins with all of its own. Ends with us, however we end:
-        // otherwise it would go on inside, and hold up its shutdown.
+        // otherwise it would continue inside, and delay the shutdown.
         all.extend(["setpriv", "--pdeathsig", "TERM", "--bounding-set", &bounds]);
         all.extend(["--", "env", "-i"]);
         all.extend(ENVIRONMENT);
@@ -89,7 +89,7 @@ impl ContainerEntry {
     }
 }
 
-/// Returns the capabilities that a process can have, in the words of `setpriv`.
+/// Returns the capabilities that a process can have, as `setpriv` writes them.
 fn bounds(pid: &str) -> String {
     let status = fs_err::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
@@ -102,8 +102,8 @@ fn bounds(pid: &str) -> String {
 }
 
 impl Local {
-    /// Returns the command that runs something as root inside a container, with nothing of ours but
-    /// what is named of the environment; `None` when it does not run.
+    /// Returns the command that runs something as root inside a container, with only these variables
+    /// of the environment; `None` when the container is not running.
     pub fn enter(
         &self,
         node: &Node,
@@ -114,8 +114,8 @@ impl Local {
         Some(entry.in_own_session(environment, words))
     }
 
-    /// Returns the same for someone at a terminal. The node gets one that is created for it and ends
-    /// with the command: who has ours could type into it, and read what is typed later.
+    /// Returns the same for use at a terminal. The node gets a new terminal that ends with the command:
+    /// with ours, it could insert input and read later input.
     pub fn enter_at_terminal(
         &self,
         node: &Node,
@@ -176,7 +176,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let group = |name: &str| {
             let group = place.path().join(name);
-            fs_err::create_dir(&group).expect("made");
+            fs_err::create_dir(&group).expect("created");
             group
         };
         let (good, other) = (group("good"), group("other"));
@@ -191,9 +191,12 @@ mod tests {
         );
         let joined = fs_err::read_to_string(good.join("cgroup.procs")).expect("read");
         assert_eq!(joined, "0\n");
-        fs_err::create_dir(other.join("cgroup.procs")).expect("made");
+        fs_err::create_dir(other.join("cgroup.procs")).expect("created");
         let failed = enter(format!("{} {}", good.display(), other.display()));
-        let said = failed.expect_err("it must not run").to_string();
-        assert!(said.contains("its limits cannot be applied"), "{said}");
+        let message = failed.expect_err("it must not run").to_string();
+        assert!(
+            message.contains("its limits cannot be applied"),
+            "{message}"
+        );
     }
 }

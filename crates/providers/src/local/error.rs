@@ -13,7 +13,7 @@ pub(super) fn io(doing: &str, error: &std::io::Error) -> PortError {
         _ => "",
     };
     let class = match error.kind() {
-        // A lock that someone else has.
+        // A lock that another process holds.
         std::io::ErrorKind::TimedOut => ErrorClass::Busy,
         _ => ErrorClass::Refused,
     };
@@ -32,7 +32,7 @@ pub(super) fn program(doing: &str, error: &ProgramError) -> PortError {
     PortError::refused(doing, error.to_string(), hint)
 }
 
-/// What was named is not there.
+/// A named object does not exist.
 pub(super) fn missing(doing: &str, detail: impl Into<ForeignText>) -> PortError {
     PortError {
         class: ErrorClass::Missing,

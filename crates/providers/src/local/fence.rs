@@ -1,7 +1,8 @@
 //! The highest number under which each scope was changed here: a driver that lost its lease to
-//! another is refused. The file goes with the root directory, when nothing else is left in it.
+//! another is refused. The file is deleted with the root directory, once nothing else is in it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 
 use homestak_api::durable::{self, Access};
@@ -14,10 +15,19 @@ use super::instance::Instance;
 /// The file, in the root directory.
 pub(super) const FILE: &str = "fences.json";
 
+/// Returns whether a file of the root directory is this one, or what a killed writer of it left.
+pub(super) fn is_own(name: &OsStr) -> bool {
+    let left = |name: &str| {
+        let rest = name.strip_prefix('.')?.strip_prefix(FILE)?;
+        Some(rest.contains(durable::TEMPORARY))
+    };
+    name == FILE || name.to_str().and_then(left) == Some(true)
+}
+
 impl Instance {
     /// Refuses a change under an older number than the highest that was seen of its scope.
     pub(super) fn admit(&self, fence: &Fence) -> Result<(), PortError> {
-        // Without the directory there is nothing to change, and no trace is left of having looked.
+        // Without the directory there is nothing to change, and none is created.
         // The file is replaced as a whole, so it can be read at any time.
         if !self.root().exists() || self.is_newest(fence, &self.fences()?)? {
             return Ok(());
@@ -26,6 +36,7 @@ impl Instance {
         let mut seen = self.fences()?;
         if !self.is_newest(fence, &seen)? {
             seen.insert(fence.scope.clone(), fence.number);
+            self.remove_leftovers();
             let text = serde_json::to_vec(&seen);
             let text = text.map_err(|error| PortError::bug("write a number", &error))?;
             let path = self.root().join(FILE);
@@ -33,6 +44,18 @@ impl Instance {
                 .map_err(|error| error::io(&format!("write {}", path.display()), &error))?;
         }
         Ok(())
+    }
+
+    /// Removes what killed writers left. The caller holds the lock, so no other process is writing.
+    fn remove_leftovers(&self) {
+        let entries = fs_err::read_dir(self.root())
+            .into_iter()
+            .flatten()
+            .flatten();
+        let names = entries.map(|entry| entry.file_name());
+        for name in names.filter(|name| is_own(name) && name != FILE) {
+            let _ = fs_err::remove_file(self.root().join(name));
+        }
     }
 
     /// Returns whether a number is the highest that was seen; refuses one that is lower.
@@ -84,7 +107,7 @@ mod tests {
             .admit(&fence("a", 9))
             .expect("nothing to protect");
         assert!(!root.path().join("local").exists());
-        instance().claim().expect("made");
+        instance().claim().expect("created");
         for (scope, number, good) in [
             ("a", 5, true),
             ("a", 5, true),
@@ -95,7 +118,7 @@ mod tests {
             ("b", 2, true),
             ("b", 1, false),
         ] {
-            // Another process knows the same.
+            // Another process reads the same number.
             let admitted = instance().admit(&fence(scope, number));
             assert_eq!(admitted.is_ok(), good, "{scope} {number}");
             let class = admitted.err().map(|error| error.class);
@@ -105,8 +128,24 @@ mod tests {
         fs_err::remove_file(root.path().join("local/.homestak-local")).expect("there");
         instance().claim().expect("ours");
         fs_err::remove_file(root.path().join("local/realm.lock")).expect("there");
+        // A writer that was killed left this.
+        let left = durable::temporary(OsStr::new(FILE), "8946-0");
+        fs_err::write(root.path().join("local").join(left), "{").expect("written");
         instance().remove_if_empty();
         assert!(!root.path().join("local").exists());
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_by_the_next() {
+        let root = tempfile::tempdir().expect("a directory");
+        let instance = Instance::at(&root.path().join("local")).expect("a realm");
+        instance.claim().expect("created");
+        let left = instance
+            .root()
+            .join(durable::temporary(OsStr::new(FILE), "8946-0"));
+        fs_err::write(&left, "{").expect("written");
+        instance.admit(&fence("a", 1)).expect("the first");
+        assert!(!left.exists());
     }
 
     #[tokio::test]
@@ -134,8 +173,8 @@ mod tests {
                 .await
                 .err()
         ));
-        with_fence(old(), local.observe()).await.expect("looked");
-        // A host inside a node is told the number.
+        with_fence(old(), local.observe()).await.expect("observed");
+        // A host inside a node receives the number.
         let call = crate::local::RemoteCall {
             fence: old(),
             request: crate::local::RemoteRequest::Destroy(guest.clone()),

@@ -1,8 +1,8 @@
-# Makes a user namespace with 65,536 ids of the machine from $1 on, and keeps it in process $holder.
+# Creates a user namespace with 65,536 ids of the machine, from $1 on; process $holder keeps it.
 hold() {
     unshare --user sleep infinity &
     holder=$!
-    # Until it has left ours; one that could not is gone, and has no map to be written.
+    # Until it has left our namespace. If it failed, it has ended, and writing its map fails.
     while [ "/proc/$holder/ns/user" -ef /proc/self/ns/user ]; do :; done
     echo "0 $1 65536" >"/proc/$holder/uid_map" && echo "0 $1 65536" >"/proc/$holder/gid_map"
 }

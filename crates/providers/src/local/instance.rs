@@ -20,7 +20,7 @@ pub const ROOT: &str = "/var/lib/homestak";
 /// The bridge that nodes are on.
 pub(super) const BRIDGE: &str = "vmbr0";
 
-/// The file that creates a directory one of the local host.
+/// Marks a directory as the root of a local host.
 const MARKER: &str = ".homestak-local";
 
 /// The content of the marker.
@@ -37,7 +37,7 @@ struct InstanceMarker {
 pub struct Instance {
     root: PathBuf,
     name: String,
-    /// How long a lock is waited for that someone else has.
+    /// How long to wait for locks of other processes.
     patience: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Instance {
         })
     }
 
-    /// Waits so long for locks that someone else has.
+    /// Sets how long to wait for locks of other processes.
     #[must_use]
     pub fn with_lock_timeout(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -106,8 +106,8 @@ impl Instance {
         ))
     }
 
-    /// Returns whether the root directory is marked as this local host's. Refuses one that is not and
-    /// has anything in it that the local host did not put there, and one that is another's.
+    /// Returns whether the root directory has the marker of this local host. Refuses a directory of
+    /// another host, and one without a marker that has foreign content.
     pub(super) fn check_marker(&self) -> Result<bool, PortError> {
         match fs_err::read(self.root.join(MARKER)) {
             Ok(text) => {
@@ -139,20 +139,28 @@ impl Instance {
         }
     }
 
-    /// Removes the mark when nothing else is there; images stay, and so does the mark.
+    /// Removes the marker if the directory has no other content, such as images.
     pub(super) fn remove_if_empty(&self) {
-        let only = fs_err::read_dir(&self.root).is_ok_and(|entries| {
-            let mut names = entries.flatten().map(|entry| entry.file_name());
-            names.all(|name| name == MARKER || name == fence::FILE)
+        let entries = fs_err::read_dir(&self.root).map(|entries| {
+            let names = entries.flatten().map(|entry| entry.file_name());
+            names.collect::<Vec<_>>()
         });
-        if only {
-            let _ = fs_err::remove_file(self.root.join(fence::FILE));
+        let Ok(names) = entries else {
+            return;
+        };
+        if names
+            .iter()
+            .all(|name| name == MARKER || fence::is_own(name))
+        {
+            for name in names.iter().filter(|name| fence::is_own(name)) {
+                let _ = fs_err::remove_file(self.root.join(name));
+            }
             let _ = fs_err::remove_file(self.root.join(MARKER));
             let _ = fs_err::remove_dir(&self.root);
         }
     }
 
-    /// Returns something in the root directory that the local host would not have put there.
+    /// Returns an entry of the root directory that no local host creates.
     fn find_foreign_entry(&self) -> std::io::Result<Option<PathBuf>> {
         let Some(entries) = entries(&self.root)? else {
             return Ok(None);
@@ -160,7 +168,7 @@ impl Instance {
         for entry in entries {
             let (path, name) = (entry.path(), entry.file_name());
             let known = match name.to_str().unwrap_or_default() {
-                // Looked into by those who use images, who take only what has their record.
+                // Users of images ignore entries without a record.
                 "images"
                 | "realm.lock"
                 | "network.json"
@@ -224,7 +232,7 @@ impl Instance {
         self.root.join("network.json")
     }
 
-    /// Returns the file that says that this host is inside a node of another.
+    /// Returns the file that marks this host as inside a node of another.
     pub(super) fn attached(&self) -> PathBuf {
         self.root.join("attached.json")
     }
@@ -244,7 +252,7 @@ impl Instance {
         format!("homestak-{}", self.name)
     }
 
-    /// Returns what a node's parts are called: network namespace, machine, unit.
+    /// Returns the name of a node's parts: network namespace, machine, unit.
     pub(super) fn part(&self, vmid: u32) -> String {
         format!("hs-{}-{vmid}", self.name)
     }
@@ -285,14 +293,14 @@ fn canonical(path: &Path) -> PathBuf {
     found
 }
 
-/// Returns whether a node's directory is called so, also one that is being created or removed.
+/// Returns whether this is the name of a node's directory, also of one being created or removed.
 pub(super) fn is_node(name: &str) -> bool {
     let half = name.strip_prefix(".new-");
     let half = half.or_else(|| name.strip_prefix(".gone-"));
     GuestUuid::new(half.unwrap_or(name)).is_some()
 }
 
-/// Returns whether an address that is given out is called so.
+/// Returns whether this is the file name of an assigned address.
 pub(super) fn is_lease(name: &str) -> bool {
     let name = name.strip_prefix('.').unwrap_or(name);
     name.parse::<std::net::Ipv4Addr>().is_ok() || name.contains(durable::TEMPORARY)
@@ -340,7 +348,7 @@ mod tests {
     fn all_paths_of_a_directory_name_the_same_instance() {
         let place = tempfile::tempdir().expect("a directory");
         let root = place.path().join("root");
-        fs_err::create_dir(&root).expect("made");
+        fs_err::create_dir(&root).expect("created");
         std::os::unix::fs::symlink(&root, place.path().join("link")).expect("a link");
         let name = |path: PathBuf| Instance::at(&path).expect("a realm").name().to_owned();
         let own = name(root.clone());
@@ -364,7 +372,7 @@ mod tests {
         let root = place.path().join("project");
         for file in ["nodes/a.txt", "locks/b.txt", "leases/c.txt", "main.rs"] {
             let path = root.join(file);
-            fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs_err::create_dir_all(path.parent().expect("a parent")).expect("created");
             fs_err::write(path, "mine").expect("written");
         }
         let instance = Instance::at(&root).expect("a realm");
@@ -382,7 +390,7 @@ mod tests {
             );
         }
         for file in ["nodes/a.txt", "locks/b.txt", "leases/c.txt", "main.rs"] {
-            assert!(root.join(file).exists(), "{file} is gone");
+            assert!(root.join(file).exists(), "{file} was deleted");
         }
         // Nothing but what the local host writes: one that is older than the mark.
         fs_err::remove_dir_all(&root).expect("removed");
@@ -394,11 +402,11 @@ mod tests {
             "images/debian-12-0/image.json",
         ] {
             let path = root.join(file);
-            fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs_err::create_dir_all(path.parent().expect("a parent")).expect("created");
             fs_err::write(path, "{}").expect("written");
         }
         instance.claim().expect("it is ours");
-        assert!(instance.check_marker().expect("looked at"));
+        assert!(instance.check_marker().expect("read"));
         // Moved away, it is not the one that its nodes are named after.
         let moved = place.path().join("moved");
         fs_err::rename(&root, &moved).expect("moved");

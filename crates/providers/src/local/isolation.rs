@@ -1,5 +1,5 @@
-//! Users of nodes on the machine: containers have a user namespace each, so that root in a node is
-//! nobody on the machine.
+//! Users of nodes on the machine: containers have a user namespace each, so that root in a node has
+//! no privileges on the machine.
 //!
 //! A node's ids are a range of the machine's that no other node, user or container has. Files of the
 //! image are shown to the node with shifted ids (an idmapped mount), its own are written with them.
@@ -11,7 +11,7 @@ use super::instance::Instance;
 use super::{existing, node};
 use crate::process;
 
-/// How many ids a node has: those of a whole Debian, `nobody` included.
+/// How many ids a node has: those of a complete Debian, including `nobody`.
 pub(super) const COUNT: u32 = 1 << 16;
 /// The ranges, counted in [`COUNT`], that systemd sets aside for containers (UIDS-GIDS: 524288 to
 /// 1879048191).
@@ -30,10 +30,10 @@ const UNSHARE: [&str; 8] = [
 ];
 const PROBE: &str = concat!(include_str!("idmap.sh"), include_str!("probe.sh"));
 
-/// Ids from the first on, so many.
+/// A range of ids: the first, and how many.
 type Range = (u32, u32);
 
-/// Tries whether containers can have users of their own; says why not.
+/// Checks that containers can have their own user namespace; the error is the reason why not.
 pub(super) fn probe(place: &Path) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("only root can check this".to_owned());
@@ -65,7 +65,7 @@ pub(super) fn choose(instance: &Instance, address: IpAddr) -> Option<u32> {
     }
     let nodes = node::all(instance).unwrap_or_default().into_iter();
     taken.extend(nodes.filter_map(|node| Some((node.ids?, COUNT))));
-    // Users that are kept elsewhere, such as in a directory service.
+    // Users of other databases, such as a directory service.
     let elsewhere = |first: u32| process::run("getent", &["passwd", &first.to_string()]).is_ok();
     free(address, &taken).find(|first| !elsewhere(*first))
 }
@@ -90,7 +90,7 @@ fn last_four(octets: [u8; 16]) -> [u8; 4] {
     [octets[12], octets[13], octets[14], octets[15]]
 }
 
-/// Returns what users were granted for their own containers: lines of `NAME:FIRST:COUNT`.
+/// Returns the subordinate ids of users: lines of `NAME:FIRST:COUNT`.
 fn granted(text: &str) -> Vec<Range> {
     let range = |line: &str| {
         let mut words = line.split(':').skip(1);
@@ -105,7 +105,7 @@ fn users(text: &str) -> Vec<Range> {
     text.lines().filter_map(id).collect()
 }
 
-/// Returns the ranges of containers that run, whoever started them.
+/// Returns the ranges of all running containers of the machine.
 fn running() -> Vec<Range> {
     let entries = fs_err::read_dir("/proc").into_iter().flatten().flatten();
     let mut found = std::collections::BTreeSet::new();

@@ -12,23 +12,23 @@ use serde::{Deserialize, Serialize};
 use super::emulator::{Accel, QEMU, version};
 use crate::image::process::IsolatedProcess;
 
-/// How long a kernel has to come to its end. One that the processor runs takes a second.
+/// Timeout of the kernel boot. With KVM it takes a second.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The panic message of a kernel without a disk.
 const PANIC_MESSAGE: &str = "Unable to mount root fs";
-/// Where the answer is remembered, beside the images.
+/// The cache file, beside the images.
 const PROBE_FILE: &str = ".kvm.json";
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KvmProbe {
-    /// The machine's boot that it is about.
+    /// The boot of the machine in which it was probed.
     boot: String,
-    /// QEMU's version that it is about.
+    /// The version of QEMU that was probed.
     version: String,
     works: bool,
 }
 
-/// Returns whether it is worth trying: there is a device, and a processor that says it can.
+/// Returns whether there is a device and a processor with the required flag.
 pub(super) fn is_plausible() -> bool {
     let flags = fs_err::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let can = flags
@@ -37,7 +37,7 @@ pub(super) fn is_plausible() -> bool {
     can && Path::new("/dev/kvm").exists() && version().is_some()
 }
 
-/// Returns whether the processor runs machines, by booting this kernel unless that was tried.
+/// Returns whether KVM works, by booting this kernel unless the result is cached.
 pub(super) fn works(images: &Path, kernel: &Path) -> bool {
     if !is_plausible() {
         return false;
@@ -45,7 +45,7 @@ pub(super) fn works(images: &Path, kernel: &Path) -> bool {
     cached_probe(images, || boots(Accel::Kvm, kernel, PATIENCE))
 }
 
-/// Returns the answer of this boot, and finds it out once.
+/// Returns the cached result of this boot, or probes.
 fn cached_probe(images: &Path, find_out: impl FnOnce() -> bool) -> bool {
     let boot = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let now = |works| KvmProbe {
@@ -86,7 +86,7 @@ fn boots(accel: Accel, kernel: &Path, patience: Duration) -> bool {
         "-m",
         "256",
         "-accel",
-        accel.word(),
+        accel.name(),
         "-cpu",
         cpu,
         "-serial",
@@ -99,8 +99,8 @@ fn boots(accel: Accel, kernel: &Path, patience: Duration) -> bool {
     command.push(kernel.into());
     let mut running = IsolatedProcess::start(command, &[]);
     let between = Duration::from_millis(50);
-    let looks = patience.as_millis() / between.as_millis();
-    for _ in 0..=looks {
+    let n_attempts = patience.as_millis() / between.as_millis();
+    for _ in 0..=n_attempts {
         let (lines, ended) = running.read_lines();
         if lines.iter().any(|line| line.contains(PANIC_MESSAGE)) {
             return true;
@@ -117,7 +117,7 @@ fn boots(accel: Accel, kernel: &Path, patience: Duration) -> bool {
 mod tests {
     use super::*;
 
-    /// The kernel of an image, where one is at hand: building one takes minutes.
+    /// The kernel of an image, if one exists: building one takes minutes.
     #[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]
     fn kernel() -> Option<std::path::PathBuf> {
         std::env::var_os("HOMESTAK_TEST_FULL")?;

@@ -12,8 +12,8 @@ use super::cgroup::{Cgroup, ResourceLimits};
 use super::error;
 use crate::process;
 
-/// Runs the supervisor in namespaces of its own: when it ends, however it ends, the kernel ends every
-/// process of the node and takes its mounts away.
+/// Runs the supervisor in its own namespaces: when it ends, for whatever reason, the kernel ends all
+/// processes of the node and removes its mounts.
 const UNSHARE: [&str; 8] = [
     "unshare",
     "--mount",
@@ -25,9 +25,9 @@ const UNSHARE: [&str; 8] = [
     "sh",
 ];
 
-/// What keeps a node.
+/// The supervisor of a node.
 pub(super) struct Supervisor<'k> {
-    /// The script, which is told: wait or go, the node's directory, its image, its group in
+    /// The script. Its arguments: wait or go, the node's directory, its image, its group in
     /// version 2 or -, groups to join, and the rest.
     pub(super) text: &'k str,
     /// The image.
@@ -36,7 +36,7 @@ pub(super) struct Supervisor<'k> {
     pub(super) limits: ResourceLimits,
     /// The network namespace that it is started in, when it is not our own.
     pub(super) netns: Option<String>,
-    /// The rest of what the script is told.
+    /// Further arguments of the script.
     pub(super) arguments: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn launch(
     }
     let mut command = process::command("setsid");
     command
-        .args(apart(supervisor.netns.as_deref()))
+        .args(namespace_command(supervisor.netns.as_deref()))
         .args(&arguments)
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -87,21 +87,21 @@ pub(super) fn launch(
             },
         )
     })?;
-    // It waits until it is told to go on; should we die before, it ends by itself. Its parent is
-    // put into the groups here, so that the node counts as running from now on.
+    // It waits for a line on stdin; should we die before, it ends by itself. Its parent is put into
+    // the groups here, so that the node counts as running from now on.
     for group in &groups {
         fs_err::write(group.join("cgroup.procs"), child.id().to_string()).map_err(io)?;
     }
-    let told = match child.stdin.take() {
+    let released = match child.stdin.take() {
         Some(mut stdin) => std::io::Write::write_all(&mut stdin, b"go\n"),
         None => Ok(()),
     };
-    // As long as this program runs, it is the one to be told how the node ended.
+    // Reaps the process, as long as this program runs.
     std::thread::spawn(move || child.wait());
-    told.map_err(io)
+    released.map_err(io)
 }
 
-fn apart(netns: Option<&str>) -> Vec<String> {
+fn namespace_command(netns: Option<&str>) -> Vec<String> {
     let netns = netns.map(|name| format!("--net=/run/netns/{name}"));
     let mut command: Vec<String> = netns
         .map(|netns| vec!["nsenter".to_owned(), netns, "--".to_owned()])
@@ -126,7 +126,7 @@ fn run_in_unit(
     directory: &Path,
     arguments: &[String],
 ) -> Result<(), process::ProgramError> {
-    // A unit of that name that failed would be in the way.
+    // A failed unit of that name would prevent the start.
     let _ = process::run("systemctl", &["reset-failed", &format!("{part}.service")]);
     let log = directory.join("console.log");
     let mut all: Vec<String> = ["--quiet", "--collect", "--service-type=exec"]
@@ -142,12 +142,12 @@ fn run_in_unit(
             .into_iter()
             .map(|property| format!("--property={property}")),
     );
-    all.extend(apart(supervisor.netns.as_deref()));
+    all.extend(namespace_command(supervisor.netns.as_deref()));
     all.extend(arguments.iter().cloned());
     process::run("systemd-run", &all).map(|_| ())
 }
 
-/// Opens the file that a node's console goes to.
+/// Opens the log file of a node's console.
 fn console(directory: &Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new()
         .create(true)

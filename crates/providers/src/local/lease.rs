@@ -26,7 +26,7 @@ pub(super) fn take(
     if let Some(known) = of(instance, uuid) {
         return Ok(known);
     }
-    let first = wish(network, uuid);
+    let first = preferred(network, uuid);
     for step in 0..network.capacity() {
         let address = network.address_at((first + step) % network.capacity());
         if claim(instance, address, uuid).map_err(io)? {
@@ -139,7 +139,7 @@ fn claim(instance: &Instance, address: Ipv4Addr, uuid: &GuestUuid) -> std::io::R
 }
 
 /// Returns the preferred address of a node.
-fn wish(network: &Network, uuid: &GuestUuid) -> u32 {
+fn preferred(network: &Network, uuid: &GuestUuid) -> u32 {
     let hash = Sha256::digest(uuid.as_str().as_bytes());
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % network.capacity()
 }

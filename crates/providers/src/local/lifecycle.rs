@@ -18,9 +18,9 @@ use super::{
     net, node, saved_machine,
 };
 
-/// How long a network that this process made is taken to be complete.
+/// How long a network that this process set up is not checked again.
 const FRESH: Duration = Duration::from_secs(10);
-/// The first id that is given out.
+/// The first id that is assigned.
 const FIRST_VMID: u32 = 100;
 
 impl Local {
@@ -109,6 +109,11 @@ impl Local {
         let Some(seed) = &new.seed else {
             return Ok(());
         };
+        // The record has no secrets.
+        let node = &Node {
+            identity: seed.identity.clone(),
+            ..node.clone()
+        };
         let files = [
             ("user-data", seed.user_data.as_str()),
             ("meta-data", seed.meta_data.as_str()),
@@ -170,7 +175,7 @@ impl Local {
         disk.qcow2.parent().map(std::path::Path::to_owned)
     }
 
-    /// Finds out what executes the code of virtual machines.
+    /// Determines the accelerator of virtual machines.
     fn accel(&self, image: &str) -> Accel {
         let disk = self.images.current_disk(image);
         let kernel = disk.map(|disk| disk.kernel);
@@ -180,7 +185,7 @@ impl Local {
         }
     }
 
-    /// Returns where a virtual machine is started.
+    /// Returns the starter of a virtual machine.
     fn starter<'n>(&self, node: &'n Node) -> machine::MachineStarter<'n> {
         let kernel = node.tree.join("vmlinuz");
         machine::MachineStarter {
@@ -217,30 +222,30 @@ impl Local {
             cores: node.cores,
             memory: node.memory,
         };
-        let say = |what: &str| {
+        let report = |what: &str| {
             if let Some(listener) = &self.listener {
-                let remark = ProviderEvent::Waiting(format!("{}: {what}", node.image));
-                listener.report(Some(&node.uuid), remark);
+                let event = ProviderEvent::Waiting(format!("{}: {what}", node.image));
+                listener.report(Some(&node.uuid), event);
             }
         };
         let saved = saved_machine::ensure(
             &self.instance.images(),
             &kind,
-            |place| self.is_base(place),
-            say,
+            |directory| self.is_base(directory),
+            report,
         )?;
         starter.restore(&saved)?;
         starter.apply_identity()
     }
 
-    /// Returns whether the disk of a node is on one in this place.
-    pub(super) fn is_base(&self, place: &std::path::Path) -> bool {
+    /// Returns whether the disk of a node is based on one in this directory.
+    pub(super) fn is_base(&self, directory: &std::path::Path) -> bool {
         let nodes = fs_err::read_dir(self.instance.nodes())
             .into_iter()
             .flatten();
         nodes.flatten().any(|node| {
             let base = fs_err::read_to_string(node.path().join(machine::BASE));
-            base.is_ok_and(|base| std::path::Path::new(&base).starts_with(place))
+            base.is_ok_and(|base| std::path::Path::new(&base).starts_with(directory))
         })
     }
 
@@ -488,7 +493,7 @@ impl Local {
         let locks = self.instance.root().join("locks");
         node::remove_matching(&self.instance.leases(), is_lease).map_err(io)?;
         node::remove_matching(&locks, |name| GuestUuid::new(name).is_some()).map_err(io)?;
-        // The nodes themselves are gone.
+        // The nodes themselves are deleted already.
         node::remove_matching(&self.instance.nodes(), |_| false).map_err(io)?;
         let _ = fs_err::remove_file(self.instance.root().join("realm.lock"));
         drop(turn);

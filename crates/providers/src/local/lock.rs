@@ -81,7 +81,7 @@ mod tests {
             let instance = Instance::at(root.path()).expect("a realm");
             instance.with_lock_timeout(Duration::from_secs(seconds))
         };
-        instance(0).claim().expect("made");
+        instance(0).claim().expect("created");
         let held = instance(0).lock().expect("free");
         let guest = GuestUuid::new("5d1f2a3b-0000-4000-8000-000000000001").expect("a uuid");
         let lease = async |seconds| {
@@ -97,7 +97,7 @@ mod tests {
         let (ask, asked) = tokio::sync::watch::channel(false);
         let waits = stoppable(asked, lease(3_600));
         let asking = async {
-            // The runtime goes on while the lock is waited for.
+            // The runtime continues while this waits for the lock.
             tokio::time::sleep(Duration::from_millis(20)).await;
             ask.send_replace(true);
         };

@@ -19,12 +19,12 @@ use super::qmp::{GuestAgent, Qmp};
 use super::saved_machine::SavedMachine;
 use super::{container, error, identity};
 
-/// What the machine's own supervisor does: joins its groups and becomes QEMU.
+/// The supervisor script of a machine: joins its groups and becomes QEMU.
 const SUPERVISOR: &str = include_str!("machine.sh");
 /// Identity script that a restored machine has yet to run.
 const IDENTITY_SCRIPT: &str = "first-boot";
 
-/// What a machine's disk is on.
+/// The file that names the base of a machine's disk.
 pub(super) const BASE: &str = "base";
 
 /// Time limits of restoring a machine and of running a script in it.
@@ -34,14 +34,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval of shutdown requests. A machine that is still booting ignores them.
 const PRESS: Duration = Duration::from_secs(3);
 
-/// Creates the file system as large as the disk.
+/// Grows the file system to the size of the disk.
 const GROW: &str = "/usr/lib/systemd/systemd-growfs /\n";
 
 /// Starts a virtual machine.
 pub(super) struct MachineStarter<'s> {
     /// The node's directory.
     pub(super) directory: PathBuf,
-    /// What its parts are called.
+    /// The name of its parts.
     pub(super) part: String,
     pub(super) group: Cgroup,
     pub(super) systemd: bool,
@@ -53,7 +53,7 @@ pub(super) struct MachineStarter<'s> {
     pub(super) node: &'s Node,
 }
 
-/// Writes down what a machine is told on its first start.
+/// Writes the identity data that a machine receives on its first start.
 pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Result<()> {
     match node.first_boot {
         FirstBoot::CloudInit => durable::write(
@@ -81,7 +81,7 @@ pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Re
     }
 }
 
-/// Returns whether a machine still has to be told who it is, by us.
+/// Returns whether a machine has yet to receive its identity data from us.
 pub(super) fn awaits_identity(directory: &Path) -> bool {
     directory.join(IDENTITY_SCRIPT).exists()
 }
@@ -189,9 +189,9 @@ impl MachineStarter<'_> {
         what: &str,
         mut attempt: impl FnMut() -> std::io::Result<T>,
     ) -> Result<T, PortError> {
-        let looks = patience.as_millis() / POLL_INTERVAL.as_millis();
+        let n_attempts = patience.as_millis() / POLL_INTERVAL.as_millis();
         let mut last = String::new();
-        for _ in 0..looks {
+        for _ in 0..n_attempts {
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(error) => last = error.to_string(),

@@ -35,21 +35,22 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    AddressLease, Bytes, GuestRef, GuestUuid, Inventory, NextAction, ObservedGuest, ObservedHost,
+    AddressLease, GuestRef, GuestUuid, Inventory, NextAction, ObservedGuest, ObservedHost,
     PortError, ProgressListener, ProviderEvent,
 };
 
 pub use clean::Leftover;
 pub use instance::{Instance, ROOT};
+pub use net::OPEN_PORTS;
 pub use node::{Engine, FirstBoot, Node};
-pub use preflight::{PACKAGES, check, check_addresses, setup};
+pub use preflight::{PACKAGES, PlanNeeds, check, check_addresses, check_needs, setup};
 pub use protocol::{RemoteCall, RemoteReply, RemoteRequest};
 pub use remote::{RemoteHost, RemoteTransport};
 
 use crate::image::Images;
 use cgroup::{Cgroup, Hierarchies};
 
-/// What the machine is called in plans.
+/// The name of the machine in plans.
 pub const HOST: &str = "local";
 
 /// What virtual machines run in.
@@ -73,7 +74,7 @@ pub struct LocalSettings {
     pub first_boot: FirstBoot,
     /// Mirror that images are built from; apt's when there is none.
     pub mirror: Option<String>,
-    /// The program that hosts inside nodes are driven with: this one.
+    /// The program that is run in nodes that are hosts: this one.
     pub program: PathBuf,
 }
 
@@ -134,14 +135,14 @@ impl Local {
         net::chosen(&self.instance).map(|network| network.to_string())
     }
 
-    /// Returns who has an address, also inside of nodes.
+    /// Returns the holder of an address, also inside of nodes.
     pub fn holder(&self, address: std::net::IpAddr) -> Option<GuestUuid> {
         let leases = lease::all(&self.instance).into_iter();
         let mut held = leases.filter(|(held, _)| std::net::IpAddr::V4(*held) == address);
         GuestUuid::new(&held.next()?.1)
     }
 
-    /// Returns the number of a node's first process, for those who want to look inside.
+    /// Returns the PID of a node's first process.
     pub fn init(&self, node: &Node) -> Option<u32> {
         let pid = container::init(&self.group(node.vmid))?;
         u32::try_from(pid.as_raw_nonzero().get()).ok()
@@ -173,8 +174,8 @@ impl Local {
 
     /// Reports a warning once.
     fn warn_once(&self, text: &str) {
-        let mut said = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = said.insert(text.to_owned());
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = warned.insert(text.to_owned());
         if let Some(listener) = self.listener.as_ref().filter(|_| first) {
             listener.report(None, ProviderEvent::Warning(text.to_owned()));
         }
@@ -192,8 +193,6 @@ impl Local {
         let guests = nodes
             .iter()
             .map(|(node, running)| node.observed(HOST, *running));
-        let system = rustix::system::sysinfo();
-        let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
         Ok(Inventory {
             hosts: vec![ObservedHost {
                 name: HOST.to_owned(),
@@ -201,7 +200,7 @@ impl Local {
                 cores: std::thread::available_parallelism()
                     .ok()
                     .and_then(|cores| u32::try_from(cores.get()).ok()),
-                memory: Some(Bytes(memory)),
+                memory: Some(preflight::memory()),
             }],
             guests: guests.collect(),
             storages: Vec::new(),
@@ -260,7 +259,7 @@ impl Local {
     }
 }
 
-/// As much of a console as is read: a node writes as much as it likes.
+/// How much of a console log is read, in bytes: nodes may write any amount.
 const CONSOLE: u64 = 1 << 20;
 
 /// Returns the last lines of the console in a node's directory.

@@ -1,7 +1,6 @@
 //! The network of the local host: a bridge in its own namespace, a veth pair to it, and NAT for
-//! packages.
-//!
-//! Never changes links, namespaces or rules of others, and never overlaps networks of the machine.
+//! packages. Other links, namespaces and rules are not changed, and existing networks of the
+//! machine are not overlapped.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::error;
 use super::instance::{BRIDGE, Instance};
 use super::lock::Lock;
-use crate::process::{run, run_with};
+use crate::process::{ProgramError, run, run_with};
 
 /// Bits of the network's own part.
 const PREFIX: u8 = 20;
-/// Where servers of specs listen.
-const SERVER: u16 = 44_443;
+/// The TCP ports of this machine that nodes reach: names, package mirrors, and the server of specs.
+pub const OPEN_PORTS: [u16; 4] = [53, 80, 443, 44_443];
 /// What all local hosts of a machine share.
 const SHARED: &str = "/run/homestak";
 const IPV6: &str = "/proc/sys/net/ipv6/conf";
@@ -61,9 +60,9 @@ impl Network {
         (1 << (32 - u32::from(PREFIX))) - 3
     }
 
-    /// Returns the address of a place.
-    pub(super) fn address_at(&self, place: u32) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.base) + 2 + place)
+    /// Returns the address at an index.
+    pub(super) fn address_at(&self, index: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.base) + 2 + index)
     }
 
     /// Returns whether a node can have an address.
@@ -176,7 +175,7 @@ pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
         run("ip", &add).map_err(program)?;
     }
     run("ip", &["link", "set", &uplink, "alias", &mark(instance)]).map_err(program)?;
-    // Nodes have no IPv6 of ours, and the machine would take whatever router they claim to be.
+    // Nodes have no IPv6, and the machine would accept router advertisements of theirs.
     let without = format!("{IPV6}/{uplink}/disable_ipv6");
     if Path::new(&without).exists() {
         fs_err::write(without, "1").map_err(|error| error::io(doing, &error))?;
@@ -200,7 +199,7 @@ pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
     Ok(network)
 }
 
-/// Returns whether the links of the network are there; rules and addresses are not looked at.
+/// Returns whether the links of the network exist; rules and addresses are not checked.
 pub(super) fn is_linked(instance: &Instance) -> bool {
     has_namespace(&instance.netns()) && alias(&instance.uplink()) == mark(instance)
 }
@@ -243,9 +242,14 @@ pub(super) fn plug(
         let namespace = outer.map_or_else(Vec::new, |outer| vec!["-n", outer]);
         run("ip", &[&namespace, arguments].concat()).map_err(program)
     };
-    outside(&[
+    let pair = [
         "link", "add", link, "type", "veth", "peer", "name", "eth0", "address", mac, "netns", part,
-    ])?;
+    ];
+    // The kernel deletes the pair of a deleted namespace some time after the namespace.
+    if outside(&pair).is_err() {
+        untap(outer, link)?;
+        outside(&pair)?;
+    }
     outside(&["link", "set", link, "master", BRIDGE, "up"])?;
     Ok(())
 }
@@ -275,24 +279,26 @@ pub(super) fn tap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Deletes the link of a virtual machine; idempotent.
+/// Deletes the link of a node on the bridge; idempotent.
 pub(super) fn untap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
     let doing = format!("disconnect `{link}` from the network");
     if outer.is_some_and(|outer| !has_namespace(outer)) {
         return Ok(());
     }
     let program = |error| error::program(&doing, &error);
-    if !links(outer)
-        .map_err(program)?
-        .iter()
-        .any(|one| one.name == link)
-    {
+    if !has_link(outer, link).map_err(program)? {
         return Ok(());
     }
     let namespace = outer.map_or_else(Vec::new, |outer| vec!["-n", outer]);
-    run("ip", &[&namespace, &["link", "delete", link][..]].concat())
-        .map(|_| ())
-        .map_err(program)
+    match run("ip", &[&namespace, &["link", "delete", link][..]].concat()) {
+        // The kernel may have deleted it in between.
+        Err(error) if has_link(outer, link).map_err(program)? => Err(program(error)),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn has_link(outer: Option<&str>, link: &str) -> Result<bool, ProgramError> {
+    Ok(links(outer)?.iter().any(|one| one.name == link))
 }
 
 /// Returns the links of virtual machines on the bridge.
@@ -320,7 +326,7 @@ pub(super) fn namespaces(prefix: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// Returns whether anything of the network is there.
+/// Returns whether any part of the network exists.
 pub(super) fn is_there(instance: &Instance) -> bool {
     has_namespace(&instance.netns())
         || Path::new("/sys/class/net").join(instance.uplink()).exists()
@@ -346,11 +352,12 @@ pub(super) fn name_servers() -> Vec<IpAddr> {
     Vec::new()
 }
 
-/// Nodes reach the outside for packages and names, and nobody reaches them from there. They reach
-/// the machine itself on the same ports: it may be what answers to names, or a mirror. What does
-/// not come from an address of theirs is no packet of theirs: an answer to the machine, for example,
-/// is known by its addresses and not by the link that it comes in on.
+/// Nodes reach the outside for packages and name resolution, and are not reachable from there. They
+/// reach the machine itself on the same ports: it may be a name server or a mirror. A packet is
+/// attributed to a node by its source address: an answer to the machine, for example, is recognised
+/// by its addresses and not by its link.
 fn rules(table: &str, uplink: &str, network: &Network) -> String {
+    let open = OPEN_PORTS.map(|port| port.to_string()).join(", ");
     format!(
         "table ip {table}\n\
          delete table ip {table}\n\
@@ -366,7 +373,7 @@ fn rules(table: &str, uplink: &str, network: &Network) -> String {
            chain in {{\n\
              type filter hook input priority filter; policy accept;\n\
              iifname \"{uplink}\" ct state established,related accept\n\
-             iifname \"{uplink}\" tcp dport {{ 53, 80, 443, {SERVER} }} accept\n\
+             iifname \"{uplink}\" tcp dport {{ {open} }} accept\n\
              iifname \"{uplink}\" udp dport {{ 53, 123 }} accept\n\
              iifname \"{uplink}\" icmp type echo-request accept\n\
              iifname \"{uplink}\" reject\n\
@@ -405,7 +412,7 @@ struct Link {
     kind: String,
 }
 
-fn links(namespace: Option<&str>) -> Result<Vec<Link>, crate::process::ProgramError> {
+fn links(namespace: Option<&str>) -> Result<Vec<Link>, ProgramError> {
     let mut arguments = namespace.map_or_else(Vec::new, |name| vec!["-n", name]);
     arguments.extend(["-d", "-j", "link", "show"]);
     let text = run("ip", &arguments)?;
@@ -469,8 +476,8 @@ fn shared_lock(doing: &str) -> Result<Lock, PortError> {
 }
 
 /// Lets the machine forward, when it does not. Answers come in on links that are not ours, so that
-/// the setting of our own link would not do. It stays when the nodes are gone: others may rely on it
-/// by then, and nobody can tell.
+/// the setting of our own link is not enough. It stays after the last node is deleted: others may
+/// rely on it by then.
 fn forward() -> std::io::Result<()> {
     if fs_err::read_to_string(FORWARD)?.trim() == "0" {
         fs_err::write(FORWARD, "1")?;
@@ -478,7 +485,7 @@ fn forward() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the lock that local hosts of the machine share; whoever waits for it makes another.
+/// Removes the lock that local hosts of the machine share; a waiting process creates another.
 fn remove_shared_lock() -> Result<(), PortError> {
     let shared = Path::new(SHARED);
     if shared.exists() {

@@ -41,10 +41,10 @@ pub enum FirstBoot {
     CloudInit,
 }
 
-/// A node. There is no `Debug`: the identity holds a private key.
+/// A node. There is no `Debug`: the identity may hold a private key.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Node {
-    /// What its directory, lock and address are kept under: its identity when it was created.
+    /// The key of its directory, lock and address: its identity when it was created.
     pub uuid: GuestUuid,
     /// Its identity among guests, once it was given another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,14 +77,14 @@ pub struct Node {
     pub address: (IpAddr, u8),
     /// The image's name.
     pub image: String,
-    /// Where its tree is: a newer one of the same name does not move under the node.
+    /// The path of its tree, so that a newer image of the same name does not affect the node.
     pub tree: PathBuf,
     /// Whether guests run on it.
     pub hosts: bool,
     /// The first user id of the node on the machine; `None` if root in the node is root on the machine.
     #[serde(default)]
     pub ids: Option<u32>,
-    /// Its first-boot identity.
+    /// Its first-boot identity. It is stored without its secrets, which are only in the first-boot data.
     pub identity: FirstBootConfig,
 }
 
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Returns it as it is seen.
+    /// Returns it as an observed guest.
     pub(super) fn observed(&self, host: &str, running: bool) -> ObservedGuest {
         ObservedGuest {
             kind: self.kind,
@@ -133,7 +133,7 @@ impl Node {
     }
 }
 
-/// Returns every node that is there, by id.
+/// Returns all nodes, by id.
 pub(super) fn all(instance: &Instance) -> Result<Vec<Node>, PortError> {
     let doing = "list the nodes";
     let entries = match fs_err::read_dir(instance.nodes()) {
@@ -145,7 +145,7 @@ pub(super) fn all(instance: &Instance) -> Result<Vec<Node>, PortError> {
     for entry in entries {
         let entry = entry.map_err(|error| error::io(doing, &error))?;
         let name = entry.file_name();
-        // What is being created or removed has another name.
+        // Directories being created or removed have another name.
         if let Some(uuid) = name.to_str().and_then(GuestUuid::new)
             && let Some(node) = read(instance, &uuid)?
         {
@@ -156,7 +156,7 @@ pub(super) fn all(instance: &Instance) -> Result<Vec<Node>, PortError> {
     Ok(nodes)
 }
 
-/// Returns a node, if it is there.
+/// Returns a node, if it exists.
 pub(super) fn read(instance: &Instance, uuid: &GuestUuid) -> Result<Option<Node>, PortError> {
     let path = instance.node(uuid).join("node.json");
     let doing = format!("read {}", path.display());
@@ -175,7 +175,7 @@ pub(super) fn read(instance: &Instance, uuid: &GuestUuid) -> Result<Option<Node>
     Ok(Some(node))
 }
 
-/// Returns what a guest is kept under: its identity, unless that was given to it later.
+/// Returns the key of a guest: its identity when it was created.
 pub(super) fn key(instance: &Instance, guest: &GuestUuid) -> Result<GuestUuid, PortError> {
     if instance.node(guest).exists() {
         return Ok(guest.clone());
@@ -185,7 +185,7 @@ pub(super) fn key(instance: &Instance, guest: &GuestUuid) -> Result<GuestUuid, P
     Ok(node.map_or_else(|| guest.clone(), |node| node.uuid))
 }
 
-/// Returns the node of a guest, if it is there under its identity and its id.
+/// Returns the node of a guest, if one with its identity and id exists.
 pub(super) fn of(instance: &Instance, guest: &GuestRef) -> Result<Option<Node>, PortError> {
     let node = read(instance, &key(instance, &guest.uuid)?)?;
     Ok(node.filter(|node| {
@@ -223,14 +223,14 @@ pub(super) fn change(instance: &Instance, node: &Node) -> Result<(), PortError> 
 
 /// Removes the directory of a node; it is renamed first.
 pub(super) fn remove(instance: &Instance, uuid: &GuestUuid) -> std::io::Result<()> {
-    let gone = instance.nodes().join(format!(".gone-{uuid}"));
-    remove_tree(&gone)?;
-    match durable::rename(&instance.node(uuid), &gone) {
+    let renamed = instance.nodes().join(format!(".gone-{uuid}"));
+    remove_tree(&renamed)?;
+    match durable::rename(&instance.node(uuid), &renamed) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    remove_tree(&gone)
+    remove_tree(&renamed)
 }
 
 /// Removes matching files from a directory, and the directory if it is empty then.
@@ -261,7 +261,7 @@ pub(super) fn is_held(directory: &std::path::Path) -> bool {
     held.is_ok_and(|held| matches!(held.file().try_lock(), Err(TryLockError::WouldBlock)))
 }
 
-/// Removes a directory with all that is in it; one that is gone is no error.
+/// Removes a directory with its content; a missing one is no error.
 pub(super) fn remove_tree(path: &std::path::Path) -> std::io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(std::io::ErrorKind::InvalidInput.into());
@@ -286,12 +286,83 @@ pub(super) fn incomplete(instance: &Instance) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Writes the record of a node without token and private key: a copy would outlive the first-boot data.
 fn write_record(path: &std::path::Path, node: &Node) -> std::io::Result<()> {
-    let text = serde_json::to_vec_pretty(node).map_err(std::io::Error::other)?;
+    let mut stored = node.clone();
+    stored.identity.enrolment = None;
+    stored.identity.host_key = None;
+    let text = serde_json::to_vec_pretty(&stored).map_err(std::io::Error::other)?;
     durable::write(path, &text, Access::PRIVATE)
 }
 
 fn set_mode(path: &std::path::Path, mode: u32) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_core::firstboot::{Enrolment, HostKey};
+
+    use super::*;
+
+    #[test]
+    fn the_record_of_a_node_has_neither_its_token_nor_its_private_key() {
+        let root = tempfile::tempdir().expect("a directory");
+        let uuid = GuestUuid::new("5d1f2a3b-0000-4000-8000-000000000001").expect("a UUID");
+        let node = Node {
+            uuid: uuid.clone(),
+            reidentified: None,
+            site: None,
+            name: "web".to_owned(),
+            manifest: "lab".to_owned(),
+            run: None,
+            vmid: 100,
+            kind: GuestKind::Vm,
+            engine: Engine::Container,
+            first_boot: FirstBoot::Direct,
+            cores: 1,
+            memory: 512,
+            disk: 4,
+            address: ([10, 77, 0, 5].into(), 24),
+            image: "debian-12".to_owned(),
+            tree: root.path().to_owned(),
+            hosts: false,
+            ids: None,
+            identity: FirstBootConfig {
+                uuid: uuid.clone(),
+                hostname: "web".to_owned(),
+                user: "ops".to_owned(),
+                keys: Vec::new(),
+                host_key: Some(HostKey {
+                    private: "the private key".to_owned(),
+                    public: "ssh-ed25519 BBBB web".to_owned(),
+                }),
+                mac: "02:00:00:00:00:0a".to_owned(),
+                address: None,
+                gateway: None,
+                dns: vec![[10, 0, 0, 2].into()],
+                packages: Vec::new(),
+                enrolment: Some(Enrolment {
+                    identity: "web".to_owned(),
+                    uuid,
+                    servers: Vec::new(),
+                    authorities: Vec::new(),
+                    site: "s".to_owned(),
+                    site_keys: Vec::new(),
+                    token: "the token".to_owned(),
+                    issued: 0,
+                    agent_generation: 0,
+                }),
+            },
+        };
+        let path = root.path().join("node.json");
+        write_record(&path, &node).expect("written");
+        let text = fs_err::read_to_string(&path).expect("read");
+        assert!(!text.contains("the token") && !text.contains("the private key"));
+        // What later starts need is there.
+        let read: Node = serde_json::from_str(&text).expect("a node");
+        assert_eq!(read.identity.mac, node.identity.mac);
+        assert_eq!(read.identity.dns, node.identity.dns);
+    }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Local;
 
-/// A call, and the number under which the driver may change anything.
+/// A call with the fencing token of the driver.
 #[derive(Serialize, Deserialize)]
 pub struct RemoteCall {
     /// The number.
@@ -29,25 +29,25 @@ pub enum RemoteRequest {
     Observe,
     /// One guest.
     Inspect(GuestRef),
-    /// Make a guest.
+    /// Create a guest.
     Create(Box<NewGuest>),
     /// Start it.
     Start(GuestRef),
     /// Its address.
     Address(GuestRef),
-    /// Take its first-boot data away.
+    /// Remove its first-boot data.
     DiscardSeed(GuestRef),
     /// Grow its disk.
     GrowDisk(GuestRef, Gib),
-    /// Other CPUs and memory.
+    /// Change its CPUs and memory.
     Reshape(GuestRef, u32, Mib),
-    /// Bring it to a halt.
+    /// Stop it.
     Stop(GuestRef, StopMode),
     /// Remove it.
     Destroy(GuestRef),
     /// Give it another identity.
     Reidentify(GuestRef, NewIdentity),
-    /// Is an image there.
+    /// Check whether an image exists.
     HasImage(ImageRequest),
 }
 
@@ -67,14 +67,14 @@ pub enum RemoteReply {
     Created(GuestRef),
     /// An address.
     Address(Option<std::net::IpAddr>),
-    /// Whether an image is there.
+    /// Whether an image exists.
     HasImage(bool),
     /// It failed.
     Failed(PortError),
 }
 
 impl Local {
-    /// Carries out a call that came from elsewhere.
+    /// Executes a remote call.
     pub async fn handle(&self, call: RemoteCall) -> RemoteReply {
         let done = with_fence(call.fence, self.execute(call.request)).await;
         done.unwrap_or_else(RemoteReply::Failed)

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use homestak_api::runtime::leavable;
+use homestak_api::runtime::interruptible;
 use homestak_engine::context::{self, fence};
 use homestak_engine::ports::{
     AddressLease, Capabilities, ErrorClass, Gib, GuestAddress, GuestKind, GuestRef, GuestUuid,
@@ -17,8 +17,6 @@ use crate::image::Images;
 
 /// How long a call is still waited for after an interrupt.
 const ROOM: Duration = Duration::from_millis(500);
-/// How many nodes are changed at once.
-const AT_ONCE: usize = 8;
 
 impl Local {
     /// Returns whether guests of this kind may become virtual machines here, which need a disk.
@@ -31,9 +29,9 @@ impl Local {
         kind == GuestKind::Vm && possible
     }
 
-    /// Carries a call out on a thread that may wait. A caller that is dropped does not stop it, as
+    /// Runs a call on a blocking thread. Dropping the future does not stop it, as
     /// it would not stop a hypervisor.
-    async fn off<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
     ) -> Result<T, PortError> {
@@ -42,11 +40,11 @@ impl Local {
     }
 
     /// The same for a call that changes something, unless another has taken the lease of the run.
-    async fn change_off<T: Send + 'static>(
+    async fn run_blocking_change<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
     ) -> Result<T, PortError> {
-        self.off(move |local| {
+        self.run_blocking(move |local| {
             if let Some(fence) = fence() {
                 local.instance.admit(&fence)?;
             }
@@ -61,19 +59,18 @@ impl Provider for Local {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
         Ok(Capabilities {
             product: "this machine".to_owned(),
-            kinds: vec![GuestKind::Vm, GuestKind::Ct],
-            parallel_changes: AT_ONCE,
             writable: true,
         })
     }
 
     async fn observe(&self) -> Result<Inventory, PortError> {
-        self.off(Self::observe_all).await
+        self.run_blocking(Self::observe_all).await
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.inspect_node(&guest)).await
+        self.run_blocking(move |local| local.inspect_node(&guest))
+            .await
     }
 
     async fn lease(
@@ -82,42 +79,45 @@ impl Provider for Local {
         asked: Option<IpAddr>,
     ) -> Result<Option<AddressLease>, PortError> {
         let uuid = uuid.clone();
-        self.change_off(move |local| local.lease_address(&uuid, asked))
+        self.run_blocking_change(move |local| local.lease_address(&uuid, asked))
             .await
     }
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.create_node(&guest))
+        self.run_blocking_change(move |local| local.create_node(&guest))
             .await
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.start_node(&guest)).await
+        self.run_blocking_change(move |local| local.start_node(&guest))
+            .await
     }
 
     async fn address(&self, guest: &GuestRef) -> Result<GuestAddress, PortError> {
         let guest = guest.clone();
-        let found = self.off(move |local| local.find_address(&guest)).await;
+        let found = self
+            .run_blocking(move |local| local.find_address(&guest))
+            .await;
         found.map(GuestAddress::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.discard_first_boot_data(&guest))
+        self.run_blocking_change(move |local| local.discard_first_boot_data(&guest))
             .await
     }
 
     async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.grow_node_disk(&guest, size))
+        self.run_blocking_change(move |local| local.grow_node_disk(&guest, size))
             .await
     }
 
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| {
+        self.run_blocking_change(move |local| {
             local.change(&guest, |node| {
                 node.cores = cores;
                 node.memory = memory.0;
@@ -128,23 +128,23 @@ impl Provider for Local {
 
     async fn stop(&self, guest: &GuestRef, halt: StopMode) -> Result<(), PortError> {
         let guest = guest.clone();
-        // A guest that was asked to shut down does so whether or not anyone waits for it.
-        leavable(
+        // A guest shuts down whether or not the caller waits for it.
+        interruptible(
             ROOM,
-            self.change_off(move |local| local.stop_node(&guest, halt)),
+            self.run_blocking_change(move |local| local.stop_node(&guest, halt)),
         )
         .await
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.destroy_node(&guest))
+        self.run_blocking_change(move |local| local.destroy_node(&guest))
             .await
     }
 
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
         let (guest, to) = (guest.clone(), to.clone());
-        self.change_off(move |local| local.reidentify_node(&guest, &to))
+        self.run_blocking_change(move |local| local.reidentify_node(&guest, &to))
             .await
     }
 
@@ -154,7 +154,7 @@ impl Provider for Local {
             return Err(unknown(name));
         }
         let (name, kind) = (name.to_owned(), image.kind);
-        self.off(move |local| {
+        self.run_blocking(move |local| {
             let disk = !local.wants_disk(kind) || local.images.current_disk(&name).is_some();
             Ok(disk && local.images.current_tree(&name).is_some())
         })
@@ -163,25 +163,26 @@ impl Provider for Local {
 
     async fn ensure_image(&self, image: &ImageRequest) -> Result<(), PortError> {
         let name = image_name(&image.file);
-        let say = |text: &str| {
+        let report = |text: &str| {
             if let Some(listener) = &self.listener {
                 let (name, what) = (name.to_owned(), text.to_owned());
                 listener.report(None, ProviderEvent::Image { name, what });
             }
         };
-        self.change_off(|local| local.instance.claim()).await?;
+        self.run_blocking_change(|local| local.instance.claim())
+            .await?;
         let failed = |error: crate::image::ImageError| {
             error.into_port_error(&format!("build the image `{name}`"))
         };
         let made = async {
-            self.images.ensure_tree(name, &say).await?;
+            self.images.ensure_tree(name, &report).await?;
             if self.wants_disk(image.kind) {
-                self.images.ensure_disk(name, &say).await?;
+                self.images.ensure_disk(name, &report).await?;
             }
             Ok(())
         };
         // Cancel safety: a build that is dropped ends at once and leaves nothing.
-        leavable(ROOM, made).await.map_err(failed)
+        interruptible(ROOM, made).await.map_err(failed)
     }
 }
 

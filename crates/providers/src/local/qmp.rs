@@ -19,7 +19,7 @@ pub(super) const SERIAL: &str = "serial.sock";
 
 /// How long one answer may take. QEMU answers at once; an emulated machine that boots does not.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether a script has ended.
+/// The polling interval for the end of a script.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Lines of JSON, both ways.
@@ -57,7 +57,7 @@ impl JsonStream {
         serde_json::from_slice(&line[start..]).map_err(std::io::Error::other)
     }
 
-    /// Sends a command and returns what comes back; events in between are passed over.
+    /// Sends a command and returns the response; events are skipped.
     fn execute(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
         let mut call = json!({ "execute": command });
         if !arguments.is_null() {
@@ -89,12 +89,12 @@ impl Qmp {
         Ok(Self(lines))
     }
 
-    /// Carries out a command.
+    /// Executes a command.
     pub(super) fn execute(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
         self.0.execute(command, arguments)
     }
 
-    /// Returns what the machine does, such as `running` or `inmigrate`.
+    /// Returns the run state of the machine, such as `running` or `inmigrate`.
     pub(super) fn status(&mut self) -> std::io::Result<String> {
         let answer = self.execute("query-status", &Json::Null)?;
         Ok(answer["status"].as_str().unwrap_or_default().to_owned())
@@ -105,7 +105,7 @@ impl Qmp {
 pub(super) struct GuestAgent(JsonStream);
 
 impl GuestAgent {
-    /// Connects, and makes sure that what comes back belongs to what is asked.
+    /// Connects, and synchronizes, so that responses belong to our requests.
     pub(super) fn open(directory: &Path) -> std::io::Result<Self> {
         let mut lines = JsonStream::open(directory, AGENT)?;
         let mark = u32::from_le_bytes(
@@ -134,8 +134,8 @@ impl GuestAgent {
             }),
         )?;
         let pid = started["pid"].clone();
-        let looks = patience.as_millis() / POLL_INTERVAL.as_millis();
-        for _ in 0..=looks {
+        let n_attempts = patience.as_millis() / POLL_INTERVAL.as_millis();
+        for _ in 0..=n_attempts {
             let state = self
                 .0
                 .execute("guest-exec-status", &json!({ "pid": pid }))?;
@@ -150,8 +150,8 @@ impl GuestAgent {
             if state["exitcode"] == 0 {
                 return Ok(text("out-data"));
             }
-            let said = text("err-data");
-            let last = said.trim().lines().last().unwrap_or("nothing").to_owned();
+            let stderr = text("err-data");
+            let last = stderr.trim().lines().last().unwrap_or("nothing").to_owned();
             return Err(std::io::Error::other(format!(
                 "a script in the virtual machine failed: {last}"
             )));
@@ -215,8 +215,8 @@ mod tests {
         ];
         serve(dir.path(), AGENT, "", &answers);
         let mut agent = GuestAgent::open(dir.path()).expect("it answers");
-        let said = agent.run("echo hi", PATIENCE).expect("it ran");
-        assert_eq!(said, "hi\n");
+        let output = agent.run("echo hi", PATIENCE).expect("it ran");
+        assert_eq!(output, "hi\n");
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
     fn sockets_in_long_paths_are_reachable() {
         let dir = tempfile::tempdir().expect("a directory");
         let long = dir.path().join("n".repeat(120));
-        fs_err::create_dir(&long).expect("made");
+        fs_err::create_dir(&long).expect("created");
         // Bound by a short name, as QEMU does from inside of the directory.
         let held = fs_err::File::open(&long).expect("opened");
         let short = format!("/proc/self/fd/{}", held.file().as_raw_fd());

@@ -62,11 +62,11 @@ impl SavedMachineSpec<'_> {
     /// Returns the part of the name that does not depend on QEMU.
     fn stem(&self) -> String {
         let image = self.image.file_name().unwrap_or_default().to_string_lossy();
-        let (cores, memory, accel) = (self.cores, self.memory, self.accel.word());
+        let (cores, memory, accel) = (self.cores, self.memory, self.accel.name());
         format!("{SAVED}{image}-{cores}c-{memory}m-{accel}-")
     }
 
-    /// Returns the name. A state is only good for the version that saved it.
+    /// Returns the name. A state can only be restored by the version that saved it.
     fn name(&self, version: &str) -> String {
         let version: String = version
             .chars()
@@ -92,31 +92,31 @@ impl SavedMachineSpec<'_> {
     }
 }
 
-/// Returns a saved machine, and boots and saves one when there is none. `used` tells whether a
-/// node has its disk on one.
+/// Returns a saved machine, and boots and saves one when there is none. `used` returns whether a
+/// node uses the disk of one.
 pub(super) fn ensure(
     images: &Path,
     kind: &SavedMachineSpec<'_>,
     used: impl Fn(&Path) -> bool,
-    say: impl Fn(&str),
+    report: impl Fn(&str),
 ) -> Result<SavedMachine, PortError> {
     let doing = "save a machine that has booted";
     let io = |error: std::io::Error| error::io(doing, &error);
     let version = version().ok_or_else(|| missing(doing))?;
     let name = kind.name(&version);
-    let place = images.join(&name);
+    let directory = images.join(&name);
     let found = || SavedMachine {
-        disk: place.join(DISK),
-        state: place.join(STATE),
+        disk: directory.join(DISK),
+        state: directory.join(STATE),
     };
-    if place.join(STATE).exists() {
+    if directory.join(STATE).exists() {
         return Ok(found());
     }
-    say("waiting for its first boot, which is saved for later nodes");
+    report("waiting for its first boot, which is saved for later nodes");
     // The holder boots and saves one.
     let patience = BOOT + BOOT + SAVE;
     let _turn = Lock::take(&images.join(format!(".lock-{name}")), patience).map_err(io)?;
-    if place.join(STATE).exists() {
+    if directory.join(STATE).exists() {
         return Ok(found());
     }
     // Leftovers of killed processes and of other versions of QEMU.
@@ -128,7 +128,8 @@ pub(super) fn ensure(
         }
     }
     fs_err::create_dir(&half).map_err(io)?;
-    let made = make(kind, &half, say).and_then(|()| durable::rename(&half, &place).map_err(io));
+    let made =
+        make(kind, &half, report).and_then(|()| durable::rename(&half, &directory).map_err(io));
     if made.is_err() {
         let _ = remove_tree(&half);
     }
@@ -155,15 +156,15 @@ pub(super) fn sweep(images: &Path, used: impl Fn(&Path) -> bool) -> std::io::Res
             remove_tree(&half)?;
         }
     }
-    for place in names(images, SAVED) {
-        let name = place
+    for directory in names(images, SAVED) {
+        let name = directory
             .file_name()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
         let image = image_of(&name).map(|image| images.join(image));
-        if !image.is_some_and(|image| image.exists()) && !used(&place) {
-            remove_tree(&place)?;
+        if !image.is_some_and(|image| image.exists()) && !used(&directory) {
+            remove_tree(&directory)?;
         }
     }
     Ok(())
@@ -182,7 +183,7 @@ fn names(images: &Path, start: &str) -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortError> {
+fn make(kind: &SavedMachineSpec<'_>, half: &Path, report: impl Fn(&str)) -> Result<(), PortError> {
     let doing = "boot a machine to be saved";
     let io = |error: std::io::Error| error::io(doing, &error);
     overlay(&kind.image.join("disk.qcow2"), &half.join(DISK))
@@ -194,14 +195,14 @@ fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<
     command.push(half.into());
     command.extend(kind.machine().command().into_iter().map(OsString::from));
     let mut running = IsolatedProcess::start(command, &[]);
-    let mut said: Vec<String> = Vec::new();
+    let mut output: Vec<String> = Vec::new();
     let mut agent = None;
-    let looks = BOOT.as_millis() / POLL_INTERVAL.as_millis();
-    for look in 0..looks {
+    let attempts = BOOT.as_millis() / POLL_INTERVAL.as_millis();
+    for attempt in 0..attempts {
         let (lines, ended) = running.read_lines();
-        said.extend(lines);
+        output.extend(lines);
         if ended {
-            let log = said.split_off(said.len().saturating_sub(8));
+            let log = output.split_off(output.len().saturating_sub(8));
             return Err(PortError {
                 log: log.into_iter().map(Into::into).collect(),
                 ..PortError::refused(doing, "QEMU exited immediately", "")
@@ -212,8 +213,8 @@ fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<
             break;
         }
         // Every ten seconds.
-        if look % 50 == 49 {
-            say(&format!("first boot, {} s", (look + 1) / 5));
+        if attempt % 50 == 49 {
+            report(&format!("first boot, {} s", (attempt + 1) / 5));
         }
         pause(POLL_INTERVAL).map_err(io)?;
     }
@@ -224,15 +225,15 @@ fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<
             "the machine may be overloaded; run apply again",
         ));
     };
-    say("booted, saving");
+    report("booted, saving");
     agent.run(SETTLE, BOOT).map_err(io)?;
     let mut qmp = Qmp::open(half).map_err(io)?;
     qmp.execute("stop", &Json::Null).map_err(io)?;
     let beside = half.join("state.new");
     let uri = format!("exec:cat > {}", beside.display());
     qmp.execute("migrate", &json!({ "uri": uri })).map_err(io)?;
-    let looks = SAVE.as_millis() / POLL_INTERVAL.as_millis();
-    for _ in 0..looks {
+    let attempts = SAVE.as_millis() / POLL_INTERVAL.as_millis();
+    for _ in 0..attempts {
         let state = qmp.execute("query-migrate", &Json::Null).map_err(io)?;
         match state["status"].as_str() {
             Some("completed") => {
@@ -298,25 +299,25 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let made = |image: &str| {
             let image = dir.path().join(image);
-            let place = dir.path().join(kind(&image).name("1"));
-            fs_err::create_dir(&place).expect("made");
-            place
+            let directory = dir.path().join(kind(&image).name("1"));
+            fs_err::create_dir(&directory).expect("created");
+            directory
         };
-        fs_err::create_dir(dir.path().join("debian-12-disk-aa")).expect("made");
-        let (there, gone, used) = (
+        fs_err::create_dir(dir.path().join("debian-12-disk-aa")).expect("created");
+        let (there, unused, used) = (
             made("debian-12-disk-aa"),
             made("debian-12-disk-bb"),
             made("debian-12-disk-cc"),
         );
         let half = |name: &str| {
             let half = dir.path().join(format!("{HALF}{name}"));
-            fs_err::create_dir(&half).expect("made");
+            fs_err::create_dir(&half).expect("created");
             half
         };
         let (left, making) = (half("left"), half("making"));
         let turn = Lock::take(&dir.path().join(".lock-making"), BOOT).expect("a lock");
-        sweep(dir.path(), |place| place == used).expect("swept");
-        assert!(there.exists() && !gone.exists() && used.exists());
+        sweep(dir.path(), |directory| directory == used).expect("swept");
+        assert!(there.exists() && !unused.exists() && used.exists());
         assert!(!left.exists() && making.exists());
         drop(turn);
     }

@@ -1,5 +1,6 @@
-//! Directories that a node may have made: however deep they are, one is open at a time and no path
-//! gets longer; no link in them is followed.
+//! Walks directories that a node may have created. Only one directory is open at a time and paths do
+//! not grow with the depth, so that deep trees cannot exhaust descriptors or exceed the path limit.
+//! Links in them are not followed.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -17,7 +18,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 
 /// Opens a directory below another, by the names that lead there. None of them may be a link.
 pub(super) fn open(top: &Path, below: &str) -> io::Result<OwnedFd> {
-    // Nobody but us can have put a link there.
+    // A link to the top directory is followed: only we can have created it.
     let top = rustix::fs::open(top, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?;
     let mut names = below.split('/').filter(|name| !name.is_empty());
     let found = names.try_fold(top, |directory, name| enter(&directory, name));
@@ -80,7 +81,7 @@ pub(super) fn walk(
     Ok(false)
 }
 
-/// Removes what has a name in a directory, with all that is in it; what is gone is no error.
+/// Removes an entry of a directory with its content; a missing one is no error.
 pub(super) fn remove(directory: impl AsFd, name: &CStr) -> io::Result<()> {
     let top = match enter(&directory, name) {
         Ok(top) => top,
@@ -98,7 +99,7 @@ pub(super) fn remove(directory: impl AsFd, name: &CStr) -> io::Result<()> {
             }
             match unlinkat(here, &*name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                // Not every file system says at once what is a directory.
+                // Not every file system reports the type of an entry.
                 Err(Errno::ISDIR) => inner.push(name),
                 Err(error) => return Err(named(error.into(), &name)),
             }
@@ -130,7 +131,7 @@ pub(super) mod tests {
     pub(in crate::local) fn nest(top: &Path, depth: usize, inside: impl FnOnce(&OwnedFd)) {
         let mut here = open(top, "").expect("the first");
         for _ in 0..depth {
-            rustix::fs::mkdirat(&here, c"d", Mode::RWXU).expect("made");
+            rustix::fs::mkdirat(&here, c"d", Mode::RWXU).expect("created");
             here = enter(&here, c"d").expect("opened");
         }
         inside(&here);
@@ -153,7 +154,7 @@ pub(super) mod tests {
         setrlimit(Resource::Nofile, few).expect("limited");
         let place = tempfile::tempdir().expect("a directory");
         let top = place.path().join("top");
-        fs_err::create_dir_all(top.join("other/one")).expect("made");
+        fs_err::create_dir_all(top.join("other/one")).expect("created");
         nest(&top, 1_500, |here| write(here, c"file", "text"));
         super::super::node::remove_tree(&top).expect("removed");
         assert!(!top.exists());
@@ -165,9 +166,9 @@ pub(super) mod tests {
     fn links_are_removed_and_not_followed() {
         let place = tempfile::tempdir().expect("a directory");
         let (top, other) = (place.path().join("top"), place.path().join("other"));
-        fs_err::create_dir_all(other.join("nocloud")).expect("made");
+        fs_err::create_dir_all(other.join("nocloud")).expect("created");
         fs_err::write(other.join("nocloud/kept"), "").expect("written");
-        fs_err::create_dir_all(&top).expect("made");
+        fs_err::create_dir_all(&top).expect("created");
         fs_err::os::unix::fs::symlink(&other, top.join("link")).expect("linked");
         assert!(open(&top, "link/nocloud").is_err(), "a link leads there");
         assert!(open(&other, "nocloud").is_ok());

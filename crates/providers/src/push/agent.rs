@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use homestak_api::durable::{self, Access};
 use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_core::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -44,11 +45,11 @@ struct CachedDigest {
 }
 
 impl AgentBinary {
-    /// Finds out what the program adds up to: reads it, unless `cache` knows that very file. A
-    /// memory that is wrong is found out by the next node that gets the program.
+    /// Computes the digest of the program: reads it, unless `cache` has the digest of the same
+    /// file. Each node verifies the digest during installation, so a wrong cache is detected.
     pub fn read(file: &Path, cache: &Path) -> Result<Self, PushError> {
         let no_agent = |error: std::io::Error| PushError::NoAgent {
-            said: error.to_string(),
+            message: error.to_string(),
         };
         let now = fs_err::metadata(file).map_err(no_agent)?;
         let with = |digest| CachedDigest {
@@ -67,7 +68,7 @@ impl AgentBinary {
             });
         }
         let digest = Sha256::digest(fs_err::read(file).map_err(no_agent)?);
-        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::encode(&digest);
         // A file that was just written may change again within the resolution of its time, so it is not
         // cached.
         let known = with(digest.clone());
@@ -81,7 +82,12 @@ impl AgentBinary {
         })
     }
 
-    /// Returns its place on nodes.
+    /// Returns its SHA-256 in hexadecimal.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Returns its path on nodes.
     pub(super) fn path(&self) -> String {
         format!("{PLACE}/agent-{}", &self.digest[..16])
     }
@@ -89,9 +95,10 @@ impl AgentBinary {
     /// Installs it on a node, removes older versions and updates the links in `/usr/local/bin`.
     pub(super) fn install(&self, ssh: &Ssh) -> Result<(), PushError> {
         let bytes = fs_err::read(&self.file).map_err(|error| PushError::NoAgent {
-            said: error.to_string(),
+            message: error.to_string(),
         })?;
         let (path, digest) = (self.path(), &self.digest);
+        tracing::debug!(path, bytes = bytes.len(), "copy the agent to the node");
         let script = format!(
             "set -e; umask 022; mkdir -p {PLACE}; new={PLACE}/.new.$$; trap 'rm -f $new' EXIT; \
              cat >$new; echo \"{digest}  $new\" | sha256sum --check --status || exit {BROKEN}; \

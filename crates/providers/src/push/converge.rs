@@ -16,7 +16,7 @@ use crate::ssh::{Output, Ssh, SshError, Stream};
 const OTHERS: u32 = 600;
 /// The pause between tries to reach it again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The code of `ssh` when it says nothing else about a lost line.
+/// The exit code of `ssh` for a lost connection.
 const LOST: i32 = 255;
 
 /// The progress of a job.
@@ -131,7 +131,7 @@ impl Pusher {
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
         let waiting = || {
-            let words = "wait: an earlier job is still converging this node".into();
+            let words = "waiting for an earlier run, which is still configuring this node".into();
             observe(&Event::Step { description: words });
         };
         let once = || self.once(ssh, after, what, observe, stop);
@@ -312,10 +312,10 @@ impl FollowedJob<'_> {
     }
 }
 
-/// Retries while another job runs on the node, such as one of a killed driver. `told` is called once.
+/// Retries while another job runs on the node, such as one of a killed driver. Calls `on_wait` once.
 fn retry_while_busy<T>(
     pause: Duration,
-    told: impl Fn(),
+    on_wait: impl Fn(),
     stop: &(dyn Fn() -> bool + Sync),
     mut work: impl FnMut() -> Result<T, PushError>,
 ) -> Result<T, PushError> {
@@ -325,7 +325,7 @@ fn retry_while_busy<T>(
             done => return done,
         }
         if tried == 0 {
-            told();
+            on_wait();
         }
         if stop() {
             break;
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_job_of_a_killed_driver_is_waited_for_and_reported_once() {
-        let (told, tried) = (Cell::new(0), Cell::new(0));
+        let (waits, tried) = (Cell::new(0), Cell::new(0));
         let work = || {
             tried.set(tried.get() + 1);
             if tried.get() < 20 {
@@ -423,9 +423,14 @@ mod tests {
             }
             Ok("done")
         };
-        let done = retry_while_busy(Duration::ZERO, || told.set(told.get() + 1), &|| false, work);
+        let done = retry_while_busy(
+            Duration::ZERO,
+            || waits.set(waits.get() + 1),
+            &|| false,
+            work,
+        );
         assert_eq!(done.unwrap(), "done");
-        assert_eq!((told.get(), tried.get()), (1, 20));
+        assert_eq!((waits.get(), tried.get()), (1, 20));
         let failed = retry_while_busy(
             Duration::ZERO,
             || (),

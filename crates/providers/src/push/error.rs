@@ -9,10 +9,10 @@ use crate::ssh::{Output, SshError};
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
     /// The agent's program is not here.
-    #[error("cannot read the program homestak-agent: {said}")]
+    #[error("cannot read the program homestak-agent: {message}")]
     NoAgent {
-        /// What the system said.
-        said: String,
+        /// The error of the system.
+        message: String,
     },
     /// The digest of the installed agent does not match.
     #[error("the agent was corrupted in transit")]
@@ -21,10 +21,10 @@ pub enum PushError {
     #[error(transparent)]
     Ssh(#[from] SshError),
     /// The user cannot become root.
-    #[error("cannot become root on the node: {said}")]
+    #[error("cannot become root on the node: {message}")]
     NotRoot {
-        /// What it said.
-        said: ForeignText,
+        /// Its message.
+        message: ForeignText,
     },
     /// An error of the agent.
     #[error("{message}")]
@@ -34,7 +34,7 @@ pub enum PushError {
         /// For a person.
         message: ForeignText,
     },
-    /// The connection was lost, and did not come back.
+    /// The connection was lost, and could not be re-established.
     #[error("the connection was lost and could not be restored in {tries} tries")]
     Lost {
         /// How often it was tried.
@@ -56,12 +56,12 @@ pub enum PushError {
         seconds: u64,
     },
     /// An unexpected exit.
-    #[error("the agent exited with {status}: {said}")]
+    #[error("the agent exited with {status}: {message}")]
     UnexpectedExit {
         /// Its code.
         status: i32,
         /// Its last line of output.
-        said: ForeignText,
+        message: ForeignText,
     },
 }
 
@@ -69,13 +69,13 @@ impl PushError {
     /// Classifies unexpected output of a command.
     pub(super) fn from_output(output: &Output) -> Self {
         let text = String::from_utf8_lossy(&output.stderr);
-        let said = text.trim().lines().last().unwrap_or("no output");
-        let said = ForeignText::line(said);
-        if said.starts_with("sudo:") {
-            return Self::NotRoot { said };
+        let message = text.trim().lines().last().unwrap_or("no output");
+        let message = ForeignText::line(message);
+        if message.starts_with("sudo:") {
+            return Self::NotRoot { message };
         }
         let status = output.status;
-        Self::UnexpectedExit { status, said }
+        Self::UnexpectedExit { status, message }
     }
 
     /// Returns it as an error of a port.
@@ -114,6 +114,11 @@ const LEARN: &str = "the node continues on its own; `homestak manifest resume` f
 fn class_of(word: &str) -> (ErrorClass, &'static str, NextAction) {
     let (class, hint) = match word {
         "busy" | "unconfirmed" => return (ErrorClass::Busy, "", NextAction::Repeat),
+        // Its server, or its agent that was killed.
+        "unreachable" => {
+            let class = ErrorClass::Unreachable { sent: Sent::Maybe };
+            return (class, "", NextAction::Repeat);
+        }
         "partly_refused" => (
             ErrorClass::Partly,
             "correct it on the node or in the spec, then apply again",
@@ -142,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_spec_to_be_corrected_needs_a_new_plan() {
-        let trouble = |word: &str| {
+        let step_error = |word: &str| {
             let error = PushError::Agent {
                 word: word.to_owned(),
                 message: "no".into(),
@@ -150,9 +155,9 @@ mod tests {
             StepError::from(&error.to_port_error("configure `web`"))
         };
         for word in ["packages", "reverted", "no_earlier_spec"] {
-            assert!(trouble(word).needs_new_plan(), "{word}");
+            assert!(step_error(word).needs_new_plan(), "{word}");
         }
-        assert!(!trouble("busy").needs_new_plan());
+        assert!(!step_error("busy").needs_new_plan());
         let unknown = PushError::Ssh(SshError::HostKeyUnknown).to_port_error("configure `web`");
         assert!(StepError::from(&unknown).needs_new_plan());
     }

@@ -5,9 +5,13 @@
 mod agent;
 mod converge;
 mod error;
+mod node_job;
+mod pull;
 
 pub use agent::AgentBinary;
 pub use error::PushError;
+pub use node_job::{NodeJobCall, NodeJobError, NodeJobEvent, run_node_job};
+pub use pull::{NodeCertificate, PullProgress, PullRun, PullService};
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +24,7 @@ use serde::Deserialize;
 
 use crate::ssh::{MAX_OUTPUT, Output, Ssh, quote};
 
-/// How long a node may take to answer a question. Looking takes it less than a second.
+/// Timeout of a check. It takes a node less than a second.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// How long a job is followed: a node that misbehaves must not keep its driver for ever.
@@ -36,7 +40,7 @@ pub struct PushLimits {
     pub bytes: usize,
     /// How long it may be silent once it has sent a heartbeat.
     pub silent: Duration,
-    /// How long it may be silent otherwise: an agent of an older driver says nothing while packages
+    /// How long it may be silent otherwise: an agent of an older driver sends nothing while packages
     /// are installed.
     pub silent_without_beats: Duration,
     /// How long a job may take.
@@ -44,7 +48,7 @@ pub struct PushLimits {
 }
 
 impl From<&Timeouts> for PushLimits {
-    /// What has no time limit of its own is far more than any job has needed.
+    /// Limits without a setting are far above what any job has needed.
     fn from(timeouts: &Timeouts) -> Self {
         Self {
             tries: 60,
@@ -76,7 +80,7 @@ struct CheckReport {
     /// Ids of differences that applying the spec does not change; missing from older agents.
     #[serde(default)]
     left: Option<BTreeSet<String>>,
-    /// The job whose changes nobody has confirmed yet.
+    /// The job whose changes are not confirmed yet.
     #[serde(default)]
     unconfirmed: Option<String>,
     #[serde(default)]
@@ -97,7 +101,7 @@ impl Pusher {
         }
     }
 
-    /// Follows jobs within other limits.
+    /// Follows jobs within other limits. Only tests need it: the usual ones take minutes to expire.
     #[must_use]
     pub fn with_limits(mut self, limits: PushLimits) -> Self {
         self.limits = limits;
@@ -143,14 +147,18 @@ impl Pusher {
 
     /// Runs the agent on a node; installs it first if it is missing.
     fn run(&self, ssh: &Ssh, words: &[&str], stdin: &str) -> Result<Output, PushError> {
-        let line = self.line(words);
+        self.run_line(ssh, &self.line(words), stdin)
+    }
+
+    /// Runs a line that ends with a code of its own when the agent is missing.
+    fn run_line(&self, ssh: &Ssh, line: &str, stdin: &str) -> Result<Output, PushError> {
         let asked = ssh.clone().with_timeout(ANSWER);
-        let output = asked.run(&line, stdin.as_bytes())?;
+        let output = asked.run(line, stdin.as_bytes())?;
         if output.status != agent::MISSING {
             return Ok(output);
         }
         self.agent.install(ssh)?;
-        Ok(asked.run(&line, stdin.as_bytes())?)
+        Ok(asked.run(line, stdin.as_bytes())?)
     }
 
     /// Returns the line that runs the agent as root, and ends with a code of its own when it is not

@@ -1,6 +1,5 @@
 //! The address of a guest's first network card, as its agent or the container's host reports it.
-//!
-//! Never an address of another card, of a bridge inside the guest, or a link-local one.
+//! Other cards, bridges inside the guest and link-local addresses are ignored.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,8 @@
-//! Decides when the guest agent of a virtual machine is asked.
+//! Decides when the guest agent of a virtual machine is queried.
 //!
-//! A question that an agent does not answer occupies one of the host's few API workers for three
-//! seconds. So a host gets one question at a time, and a guest that boots is asked at the age at
-//! which most guests of its host have booted.
+//! A query that an agent does not answer occupies one of the host's few API workers for three seconds.
+//! So there is one query per host at a time, and a booting guest is first queried at the age at which
+//! most guests of its host have booted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use super::task::elapsed;
 
 /// The pause before a guest that did not answer is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// A guest that nobody asked about for this long is not waited for any more.
+/// A guest that was not queried for this long is no longer tracked.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// The age at which a guest is asked while no boot time is known.
 const UNKNOWN_BOOT_TIME: Duration = Duration::from_secs(90);
@@ -58,7 +58,7 @@ struct BootingGuest {
 }
 
 /// Permission to ask one guest. The next question to its host is sent when this is dropped.
-pub(super) struct Question {
+pub(super) struct ProbePermit {
     hosts: Hosts,
     host: String,
     guest: GuestUuid,
@@ -128,7 +128,7 @@ impl BootingHost {
             return;
         }
         match &mut self.boot_time {
-            // One that had been running says nothing about booting.
+            // A guest that had been running gives no boot time.
             None if !answered || self.already_up => {}
             // It was booting when it did not answer, and has booted since.
             unknown @ None => *unknown = Some((unanswered.unwrap_or(age) + age) / 2),
@@ -153,13 +153,13 @@ impl BootSchedule {
         host: &str,
         guest: &GuestUuid,
         now: Timestamp,
-    ) -> Result<Question, Duration> {
+    ) -> Result<ProbePermit, Duration> {
         let (age, turn) = {
             let mut hosts = locked(&self.0);
             let on_host = hosts.entry(host.to_owned()).or_default();
             (on_host.due(guest, now)?, on_host.question.clone())
         };
-        Ok(Question {
+        Ok(ProbePermit {
             hosts: self.0.clone(),
             host: host.to_owned(),
             guest: guest.clone(),
@@ -176,7 +176,7 @@ impl BootSchedule {
     }
 }
 
-impl Question {
+impl ProbePermit {
     /// Records whether the guest answered.
     pub(super) fn record(&self, answered: bool, now: Timestamp) {
         if let Some(on_host) = locked(&self.hosts).get_mut(&self.host) {

@@ -1,8 +1,8 @@
-//! Whether a guest can fit where it shall be made, by what the host and the storage report.
+//! Checks whether a guest fits on its host and storage.
 //!
-//! Never a guess: what is not reported is no obstacle. Free space is what the storage reports as
-//! available, never its size less its use. Memory that others use does not count, for that may be
-//! shared.
+//! Values that are not reported are not checked. Free space is what the storage reports as
+//! available, not its size minus its usage. Memory used by other guests is ignored, because it can
+//! be shared.
 
 use homestak_engine::ports::{Bytes, ErrorClass, Inventory, NewGuest};
 use serde_json::Value;
@@ -75,16 +75,35 @@ fn check_memory(guest: &NewGuest, seen: &Inventory) -> Result<(), PveError> {
         .iter()
         .find(|row| row.name == *host)
         .and_then(|row| row.memory);
-    let wanted = Bytes::from(guest.memory);
-    if let Some(all) = memory.filter(|all| *all < wanted) {
-        let (all, wanted) = (format_gib(all), format_gib(wanted));
-        let detail = format!("{host} has {all} of memory, but the guest needs {wanted}");
-        return Err(capacity_error(
-            detail,
-            "reduce its memory, or choose another host",
-        ));
+    match memory.and_then(|all| too_large_for_host(host, all, guest.memory.into())) {
+        Some((detail, hint)) => Err(capacity_error(detail, hint)),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Returns message and hint if a guest needs more memory than its host has.
+pub(super) fn too_large_for_host(
+    host: &str,
+    all: Bytes,
+    wanted: Bytes,
+) -> Option<(String, &'static str)> {
+    if all >= wanted {
+        return None;
+    }
+    let (all, wanted) = (format_gib(all), format_gib(wanted));
+    let detail = format!("{host} has {all} of memory, but the guest needs {wanted}");
+    Some((detail, "reduce its memory, or choose another host"))
+}
+
+/// Returns message and hint for a disk that is larger than what is free in its storage.
+pub(super) fn too_large_for_storage(
+    at: &str,
+    free: Bytes,
+    wanted: Bytes,
+) -> (String, &'static str) {
+    let (free, wanted) = (format_gib(free), format_gib(wanted));
+    let detail = format!("{at} has {free} free, but the guest's disk needs {wanted}");
+    (detail, "free space in the storage, or choose another")
 }
 
 fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result<(), PveError> {
@@ -103,18 +122,14 @@ fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result
     }
     let wanted = Bytes::from(guest.disk);
     if let Some(free) = state.available.filter(|free| *free < wanted) {
-        let (free, wanted) = (format_gib(free), format_gib(wanted));
-        let detail =
-            format!("{storage} on {host} has {free} free, but the guest's disk needs {wanted}");
-        return Err(capacity_error(
-            detail,
-            "free space in the storage, or choose another",
-        ));
+        let at = format!("{storage} on {host}");
+        let (detail, hint) = too_large_for_storage(&at, free, wanted);
+        return Err(capacity_error(detail, hint));
     }
     Ok(())
 }
 
-/// Returns the command that creates a storage active again.
+/// Returns the command that activates a storage again.
 pub(super) fn inactive_fix(host: &str, storage: &str, state: StorageState) -> String {
     if state.enabled {
         format!("pvesm status   # on {host}: is the file system or server of {storage} available?")
@@ -145,9 +160,9 @@ mod tests {
             "used": 569_344, "avail": 1_915_654_144_u64});
         let available = StorageState::parse(&seen).available;
         assert_eq!(available, Some(Bytes(1_915_654_144)));
-        let gone = json!({"active": 0, "enabled": 1, "total": 0, "used": 0, "avail": 0});
-        let gone = StorageState::parse(&gone);
-        assert_eq!((gone.active, gone.available), (false, None));
+        let inactive = json!({"active": 0, "enabled": 1, "total": 0, "used": 0, "avail": 0});
+        let inactive = StorageState::parse(&inactive);
+        assert_eq!((inactive.active, inactive.available), (false, None));
     }
 
     #[test]

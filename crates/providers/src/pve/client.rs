@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use homestak_api::runtime::{LeavableClock, SharedClock};
+use homestak_api::runtime::{InterruptibleClock, SharedClock};
 use homestak_engine::ports::{ErrorClass, GuestId, GuestKind, PortError, ProgressListener};
 use serde_json::Value;
 
@@ -58,17 +58,10 @@ impl Version {
     }
 }
 
-/// A task that succeeded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct CompletedTask {
-    /// What it warned about.
-    pub(super) warnings: Vec<String>,
-}
-
 impl Pve {
     /// Prepares a client; nothing is sent.
     pub fn new(settings: PveSettings, clock: SharedClock) -> Result<Self, PortError> {
-        let clock = LeavableClock::shared(clock);
+        let clock = InterruptibleClock::shared(clock);
         let transport = Transport::new(&settings, clock.clone())
             .map_err(|error| error.into_port_error(format!("set up {}", settings.endpoint.url)))?;
         Ok(Self {
@@ -135,22 +128,18 @@ impl Pve {
     }
 
     /// Sends a change and waits for its task.
-    pub(super) async fn run(&self, call: &ApiCall) -> Result<CompletedTask, PveError> {
+    pub(super) async fn run(&self, call: &ApiCall) -> Result<(), PveError> {
         let data = self.change(call).await?;
         self.follow(&upid(&data)?).await
     }
 
     /// Sends a file, and waits for the task that puts it in place.
-    pub(super) async fn send_file(
-        &self,
-        call: &ApiCall,
-        upload: Upload,
-    ) -> Result<CompletedTask, PveError> {
+    pub(super) async fn send_file(&self, call: &ApiCall, upload: Upload) -> Result<(), PveError> {
         let answer = self.transport.upload(call, upload).await?;
         self.follow(&upid(&answer.data)?).await
     }
 
-    /// Returns the version, asked for once.
+    /// Returns the version, requested once.
     pub(super) async fn version(&self) -> Result<&Version, PveError> {
         self.version
             .get_or_try_init(|| async {
@@ -173,7 +162,7 @@ impl Pve {
         }
     }
 
-    /// Returns the ids that may be chosen from, asked for once.
+    /// Returns the range of ids to choose from, requested once.
     pub(super) async fn vmid_range(&self) -> Result<&RangeInclusive<u32>, PveError> {
         self.vmids
             .get_or_try_init(|| async {

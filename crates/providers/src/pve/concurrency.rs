@@ -41,7 +41,7 @@ impl ConcurrencyLimiter {
     pub(super) async fn exclusive(&self, what: &str, rival: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = locked(&self.guests);
-            // Those nobody holds or waits for are only in this map.
+            // Locks that are neither held nor waited for are only in this map.
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(turns.entry(what.to_owned()).or_default())
         };
@@ -165,7 +165,7 @@ impl Drop for Permit {
         let mut state = locked(&self.limit.state);
         state.busy = state.busy.saturating_sub(1);
         drop(state);
-        // All look again: the limit may have grown by more than this turn.
+        // Wakes all: the limit may have grown by more than this permit.
         self.limit.free.notify_waiters();
     }
 }

@@ -16,7 +16,7 @@ pub struct GuestConfig(Value);
 /// A disk in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestDisk {
-    /// Its place, such as `scsi0` or `rootfs`.
+    /// Its key, such as `scsi0` or `rootfs`.
     pub slot: String,
     /// Its volume.
     pub volume: String,
@@ -40,7 +40,7 @@ impl GuestConfig {
         self.0.get(field).and_then(quirks::parse_u64)
     }
 
-    /// Returns a field as a truth; `false` when it is not there.
+    /// Returns a field as a boolean; `false` when it is missing.
     pub fn flag(&self, field: &str) -> bool {
         self.0
             .get(field)
@@ -66,12 +66,13 @@ impl GuestConfig {
             .and_then(GuestUuid::new)
     }
 
-    /// Returns the fingerprint of this state, which a change names so that none is lost.
+    /// Returns the digest of this configuration, which a change names so that no concurrent one is
+    /// lost.
     pub fn digest(&self) -> Option<String> {
         self.text("digest")
     }
 
-    /// Returns what holds the guest.
+    /// Returns the lock of the guest.
     pub fn lock(&self) -> Option<String> {
         self.text("lock").filter(|lock| !lock.is_empty())
     }
@@ -116,7 +117,7 @@ impl GuestConfig {
             .find_map(|slot| self.disk(&slot))
     }
 
-    /// Returns a disk by its place; a CD drive is none.
+    /// Returns a disk by its key; CD drives are not disks.
     pub fn disk(&self, slot: &str) -> Option<GuestDisk> {
         let property = Property::parse(&self.text(slot)?);
         let volume = property.head.clone().or_else(|| {
@@ -135,7 +136,7 @@ impl GuestConfig {
         })
     }
 
-    /// Returns the CD drives: place and volume.
+    /// Returns the CD drives: key and volume.
     pub fn cd_drives(&self) -> Vec<(String, String)> {
         let Some(object) = self.0.as_object() else {
             return Vec::new();

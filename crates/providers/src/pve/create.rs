@@ -1,7 +1,6 @@
-//! Creates a guest: check for an existing one, choose an id, send the request, determine the result,
-//! complete it.
-//!
-//! Never creates a second guest with the same UUID, even if requests are lost, repeated or interrupted.
+//! Creates a guest: check for an existing one, choose an id, send the request, determine the
+//! result, complete it. Lost, repeated or interrupted requests do not create a second guest with
+//! the same UUID.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -182,7 +181,7 @@ impl Pve {
             Err(error) if error.reason == Reason::Locked => PermitOutcome::Congested,
             _ => PermitOutcome::Succeeded,
         });
-        result.map(|_| ())
+        result
     }
 }
 
@@ -194,7 +193,7 @@ fn numeric_id(id: GuestId) -> Result<u32, PveError> {
     })
 }
 
-/// Creates the create call of a VM from an image, or of a container from a template.
+/// Builds the create call of a VM from an image, or of a container from a template.
 fn create_call(guest: &NewGuest, vmid: u32) -> Result<ApiCall, PveError> {
     match (guest.kind, &guest.source) {
         (GuestKind::Vm, DiskSource::Image(image)) => vm_call(guest, vmid, image),
@@ -280,7 +279,7 @@ pub(super) fn check_site(located: Located, guest: &NewGuest) -> Result<Located, 
     Err(error.with_hint(format!("if it is the original, set its tags to {tags}")))
 }
 
-/// Names a file of a storage; a whole volume id is taken as it is.
+/// Returns the volume id of a file of a storage; a complete volume id is unchanged.
 pub(super) fn volume(storage: &str, content: &str, file: &str) -> String {
     if file.contains(':') {
         file.to_owned()

@@ -1,7 +1,7 @@
-//! Removing a guest with what belongs to it, after proving whose it is.
+//! Deletes a guest, its disks and its seed files after verifying its identity, id and host.
 //!
-//! Never disks the guest does not name, a protected guest, or a guest other than the one with the
-//! planned identity, id and host, whatever else carries its identity.
+//! Protected guests, disks that the guest's configuration does not name, and other guests with the
+//! same identity are not deleted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -164,7 +164,7 @@ impl Pve {
             .at("node", &located.node)
             .at("vmid", located.vmid)
             .param("purge", 1);
-        self.run(&call).await.map(|_| ())
+        self.run(&call).await
     }
 
     async fn switch_off(&self, located: &Located) -> Result<(), PveError> {
@@ -175,11 +175,11 @@ impl Pve {
             .optional_param("overrule-shutdown", overrule.then_some(1));
         match self.run(&call).await {
             Err(error) if error.reason == Reason::NotRunning => Ok(()),
-            result => result.map(|_| ()),
+            result => result,
         }
     }
 
-    /// Removes the guest's seed wherever its host keeps CDs.
+    /// Removes the guest's seed from the ISO storages of its host.
     async fn remove_seeds(&self, guest: &GuestRef) -> Result<(), PveError> {
         if guest.kind == GuestKind::Ct {
             return Ok(());
@@ -195,7 +195,7 @@ impl Pve {
         Ok(())
     }
 
-    /// Takes the CD with the first-boot data out of a guest, then removes it.
+    /// Ejects the CD with the first-boot data from a guest, then removes it.
     pub(super) async fn eject_seed(&self, guest: &GuestRef) -> Result<(), PveError> {
         if guest.kind == GuestKind::Ct {
             return Ok(());
@@ -217,7 +217,7 @@ impl Pve {
                     Some((slot, _)) => self.eject(&located, slot).await,
                     // Ejecting added the empty drive to the boot order.
                     None if is_seed_in_boot_order(&located) && is_empty(&drives) => {
-                        self.run(&boot_order_call(&located)?).await.map(|_| ())
+                        self.run(&boot_order_call(&located)?).await
                     }
                     None => return Ok(()),
                 };
@@ -247,10 +247,10 @@ impl Pve {
                 .with_hint(format!("eject {slot} manually")));
         }
         let call = change_of(located)?.param(SEED_SLOT, "none,media=cdrom");
-        self.run(&call).await.map(|_| ())
+        self.run(&call).await
     }
 
-    /// Lists seeds of ours in every storage that keeps CDs and can be reached.
+    /// Lists our seeds in every reachable storage with ISO content.
     pub(super) async fn seeds(&self) -> Result<Vec<SeedFile>, PveError> {
         let observed = self.observe_all().await?;
         let mut seeds = Vec::new();
@@ -267,14 +267,14 @@ impl Pve {
             if storage.shared && !shared.insert(storage.name.clone()) {
                 continue;
             }
-            let place = StorageContent {
+            let content = StorageContent {
                 node: &storage.host,
                 storage: &storage.name,
                 kind: "iso",
             };
-            let files = match self.files(&place).await {
+            let files = match self.files(&content).await {
                 Ok(files) => files,
-                // A storage that we may not list contains nothing of ours.
+                // A storage that we may not list contains none of our files.
                 Err(error) if error.reason == Reason::Permission => continue,
                 Err(error) => return Err(error),
             };

@@ -16,7 +16,7 @@ use super::requests::{ApiCall, CLUSTER_STATUS, NODES};
 use super::settings::Endpoint;
 
 impl Pve {
-    /// Asks the entry for the hosts' own addresses; none when it may not tell us.
+    /// Asks the entry host for the addresses of all hosts; none without the privilege.
     pub async fn discover(&self) -> Result<BTreeMap<String, Endpoint>, PortError> {
         let found = async {
             let status = self.ask(&ApiCall::to(&CLUSTER_STATUS)).await?;
@@ -34,7 +34,7 @@ impl Pve {
 }
 
 /// Reads addresses and fingerprints. A pinned entry vouches for the others' fingerprints; an
-/// authority speaks for all; public authorities know hosts by names that are not told here.
+/// authority is valid for all; certificates of public authorities have names that are not listed.
 pub fn endpoints(entry: &Endpoint, status: &Value, nodes: &Value) -> BTreeMap<String, Endpoint> {
     let rows = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let fingerprints: BTreeMap<String, Fingerprint> = rows(nodes)
@@ -59,7 +59,7 @@ pub fn endpoints(entry: &Endpoint, status: &Value, nodes: &Value) -> BTreeMap<St
             let trust = match &entry.trust {
                 Trust::Pinned(_) => Trust::Pinned(*fingerprints.get(&name)?),
                 Trust::Authority(pem) => Trust::Authority(pem.clone()),
-                Trust::WebPki | Trust::Site(_) => return None,
+                Trust::WebPki | Trust::Site(_) | Trust::SiteSince(..) => return None,
             };
             let host = match text_of(row, "ip").parse().ok()? {
                 IpAddr::V4(address) => address.to_string(),

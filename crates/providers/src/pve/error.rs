@@ -13,7 +13,7 @@ use super::role::role_of;
 pub enum Reason {
     /// The vmid is taken.
     AlreadyExists,
-    /// A file of that name is there.
+    /// A file with that name exists.
     FileExists,
     /// The guest runs already.
     AlreadyRunning,
@@ -29,13 +29,13 @@ pub enum Reason {
     NoStorage,
     /// There is no such host.
     NoHost,
-    /// Someone holds a lock.
+    /// It is locked.
     Locked,
     /// A guest is incomplete, and nothing makes it any more.
     Incomplete,
     /// The configuration changed since it was read.
     DigestMismatch,
-    /// The file does not add up.
+    /// The checksum of the file does not match.
     ChecksumMismatch,
     /// The cluster cannot decide anything.
     NoQuorum,
@@ -45,11 +45,11 @@ pub enum Reason {
     NoAgent,
     /// The guest did not shut down in time.
     ShutdownTimeout,
-    /// Someone stopped the task.
+    /// A user stopped the task.
     Interrupted,
-    /// The task died with its daemon, and nobody knows how it ended.
+    /// The task was killed with its daemon; its result is unknown.
     TaskDied,
-    /// There is no room left.
+    /// There is no space left.
     Full,
     /// Only a login of root may do it, no token.
     OnlyRoot,
@@ -67,7 +67,7 @@ pub enum Reason {
     Connection,
     /// A task did not end in time.
     Stalled,
-    /// The answer made no sense.
+    /// The answer could not be parsed, or contradicts itself.
     InvalidResponse,
     /// Our own mistake.
     Bug,
@@ -83,7 +83,7 @@ pub struct PveError {
     pub class: ErrorClass,
     /// What was recognised.
     pub reason: Reason,
-    /// What the other side said.
+    /// The message of the other side.
     pub detail: ForeignText,
     /// The last lines of the task's log.
     pub log: Vec<ForeignText>,
@@ -130,7 +130,7 @@ const TABLE: &[MessageRule] = &[
     MessageRule(&["no such cluster node"], Reason::NoHost, ErrorClass::Missing, ""),
     MessageRule(&["quit/powerdown failed"], Reason::ShutdownTimeout, ErrorClass::Busy, ""),
     MessageRule(&["interrupted by signal"], Reason::Interrupted, ErrorClass::Busy, "someone stopped the task"),
-    // It died with its daemon; what it had done by then only the guest or file itself tells.
+    // It was killed with its daemon; only the guest or file shows what it did until then.
     MessageRule(&["unexpected status"], Reason::TaskDied, MAYBE, "the task ended without a status, so its result is unknown: check its target, then try again"),
     MessageRule(&["received interrupt"], Reason::Interrupted, ErrorClass::Busy, "someone stopped the task"),
     MessageRule(&["No space left on device"], Reason::Full, ErrorClass::Refused, "free space in the storage, or choose another"),
@@ -187,7 +187,7 @@ impl PveError {
         ))
     }
 
-    /// Returns whether the other side may have done what was asked.
+    /// Returns whether the host may have executed the request.
     pub fn may_have_acted(&self) -> bool {
         matches!(
             self.class,

@@ -137,12 +137,12 @@ impl Pve {
             if facts.files.contains_key(&key) {
                 continue;
             }
-            let place = StorageContent {
+            let content = StorageContent {
                 node: &image.host,
                 storage: &image.storage,
                 kind: &image.content,
             };
-            let files = self.files(&place).await;
+            let files = self.files(&content).await;
             let names = files.map(|files| files.into_iter().map(|file| file.name).collect());
             facts.files.insert(key, Fetched::from(names));
         }

@@ -1,6 +1,5 @@
-//! Finishing a guest that is there: its seed, the size of its disk, another identity.
-//!
-//! Never its hardware; that is a plan's decision, not a repetition's.
+//! Completes a guest that exists: its seed, disk size and identity. Its hardware is not changed:
+//! that is decided by a plan.
 
 use std::collections::BTreeSet;
 
@@ -75,12 +74,12 @@ impl Pve {
         };
         let bytes = seed::image(seed);
         let file = seed::file_name(&guest.uuid);
-        let place = StorageContent {
+        let content = StorageContent {
             node: &guest.host,
             storage: named(guest.image_storage.as_deref())?,
             kind: "iso",
         };
-        self.upload_file(&place, &file, None, || Upload::Bytes(bytes.clone()))
+        self.upload_file(&content, &file, None, || Upload::Bytes(bytes.clone()))
             .await
     }
 }
@@ -177,7 +176,7 @@ impl Pve {
                 call = call.param("smbios1", smbios.render());
             }
             let result = match located.kind {
-                GuestKind::Vm => self.run(&call).await.map(|_| ()),
+                GuestKind::Vm => self.run(&call).await,
                 GuestKind::Ct => self.change(&call).await.map(|_| ()),
             };
             tries += 1;

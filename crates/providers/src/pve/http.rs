@@ -1,13 +1,13 @@
 //! HTTPS transport with connection reuse, limits and timeouts; every failure is classified.
 //!
-//! Never uses an unverified connection, never puts a secret into an error, never sends a change twice.
+//! Connections are always verified, errors contain no secrets, and changes are not sent twice.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use homestak_api::runtime::{SharedClock, checkpoint, leavable};
+use homestak_api::runtime::{SharedClock, checkpoint, interruptible};
 use homestak_api::trust;
 use homestak_core::foreign::ForeignText;
 use homestak_engine::context;
@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use super::error::{PveError, Reason, classify};
 use super::notifier::Notifier;
 use super::requests::{ApiCall, Method, TICKET};
-use super::session::{Session, Ticket};
+use super::session::{LoginSession, Ticket};
 use super::settings::{Credential, Endpoint, PveLimits, PveSettings};
 use super::upload::Upload;
 
@@ -38,7 +38,7 @@ const ATTEMPTS: u32 = 4;
 /// An answer.
 #[derive(Debug)]
 pub struct ApiResponse {
-    /// What was asked for.
+    /// The requested data.
     pub data: Value,
     /// How much there is in all, where the answer is a part.
     pub total: Option<u64>,
@@ -49,7 +49,7 @@ pub(super) struct Transport {
     entry: HostConnection,
     nodes: BTreeMap<String, HostConnection>,
     credential: Credential,
-    session: Session,
+    session: LoginSession,
     clock: SharedClock,
     limits: PveLimits,
     pub(super) notifier: Notifier,
@@ -152,7 +152,7 @@ impl Transport {
             entry: HostConnection::new(&settings.endpoint, &limits)?,
             nodes,
             credential: settings.credential.clone(),
-            session: Session::default(),
+            session: LoginSession::default(),
             clock,
             limits,
             notifier: Notifier::default(),
@@ -255,8 +255,8 @@ impl Transport {
             .headers(fence()?)
             .multipart(form);
         self.sent.fetch_add(1, Ordering::Relaxed);
-        // Cancel safety: dropping the request closes the connection; the server then throws the
-        // part it got away. The watch only looks.
+        // Cancel safety: dropping the request closes the connection; the server then discards the
+        // part it received. The stall timer changes nothing.
         tokio::select! {
             answer = receive(request) => connection.note_change(answer, &self.credential),
             () = progress.wait_for_stall(&self.clock, self.limits.upload_stall) => {
@@ -282,19 +282,19 @@ impl Transport {
         checkpoint().await;
         self.sent.fetch_add(1, Ordering::Relaxed);
         // Cancel safety: dropping this may leave a request that is acted on; callers that are
-        // dropped are repeated, and look first.
+        // dropped are repeated, and probe first.
         let request = match call.method() {
             Method::Get => request,
             Method::Post | Method::Put | Method::Delete => request.headers(fence()?),
         };
         let request = request.headers(headers).timeout(self.limits.answer);
-        let result = leavable(ROOM, receive(request)).await;
+        let result = interruptible(ROOM, receive(request)).await;
         let result = connection.note_change(result, &self.credential);
         trace(call, &result);
         result
     }
 
-    /// Returns the headers that say who we are.
+    /// Returns the headers with the credentials.
     async fn sign(
         &self,
         connection: &HostConnection,
@@ -429,7 +429,7 @@ fn undelivered(error: &reqwest::Error) -> PveError {
     lost(text)
 }
 
-/// Joins an error and its causes. The address is left out: it says nothing new.
+/// Joins an error and its causes, without the address, which is known.
 fn chain(error: &reqwest::Error) -> String {
     let mut parts = Vec::new();
     let mut source = error.source();

@@ -11,7 +11,7 @@ use homestak_engine::ports::{GuestKind, GuestUuid};
 
 use super::config::GuestConfig;
 
-/// The tag of every guest of ours.
+/// The tag of every guest that homestak manages.
 pub const TAG: &str = "homestak";
 /// Before the UUID.
 const ID_PREFIX: &str = "homestak-id-";
@@ -27,7 +27,7 @@ const NOTE: &str = "homestak-id: ";
 /// Before the mark of the run that created the guest.
 const RUN_NOTE: &str = "homestak-run: ";
 
-/// The metadata that identifies a guest of ours.
+/// The metadata that identifies a managed guest.
 pub struct GuestMetadata<'a> {
     /// Its identity.
     pub uuid: &'a GuestUuid,
@@ -233,7 +233,7 @@ mod tests {
         GuestUuid::new(text).expect("a UUID")
     }
 
-    fn judged(kind: GuestKind, config: serde_json::Value) -> Ownership {
+    fn ownership_of(kind: GuestKind, config: serde_json::Value) -> Ownership {
         ownership(kind, 101, &GuestConfig::new(config), &uuid(A))
     }
 
@@ -255,11 +255,11 @@ mod tests {
         assert_eq!(run_in_notes(&notes).as_deref(), Some("r1"));
         let smbios = format!("uuid={}", A.to_uppercase());
         let vm = json!({"tags": tags, "smbios1": smbios, "description": notes});
-        assert_eq!(judged(GuestKind::Vm, vm), Ownership::Ours);
+        assert_eq!(ownership_of(GuestKind::Vm, vm), Ownership::Ours);
         let ct = json!({"tags": tags, "description": notes});
-        assert_eq!(judged(GuestKind::Ct, ct), Ownership::Ours);
+        assert_eq!(ownership_of(GuestKind::Ct, ct), Ownership::Ours);
         assert_eq!(
-            judged(GuestKind::Vm, json!({"name": "n1"})),
+            ownership_of(GuestKind::Vm, json!({"name": "n1"})),
             Ownership::Other
         );
     }
@@ -268,9 +268,9 @@ mod tests {
     fn a_copy_of_our_guest_is_conflicting() {
         let (tags, notes) = marked(A, "n1");
         let copy = json!({"tags": tags, "smbios1": format!("uuid={B}"), "description": notes});
-        assert_eq!(judged(GuestKind::Vm, copy), Ownership::Conflicting);
+        assert_eq!(ownership_of(GuestKind::Vm, copy), Ownership::Conflicting);
         assert_eq!(
-            judged(GuestKind::Ct, json!({"tags": tags})),
+            ownership_of(GuestKind::Ct, json!({"tags": tags})),
             Ownership::Conflicting
         );
     }
@@ -294,7 +294,7 @@ mod tests {
     fn notes_alone_do_not_identify_a_guest() {
         let copy = json!({"description": marked(A, "n1").1});
         assert_eq!(
-            judged(GuestKind::Vm, copy),
+            ownership_of(GuestKind::Vm, copy),
             Ownership::Other,
             "its tags were removed by someone"
         );
@@ -305,7 +305,7 @@ mod tests {
         let (tags, notes) = marked(A, "n1");
         let tags = format!("{tags};homestak-s-otherssite");
         let vm = json!({"tags": tags, "smbios1": format!("uuid={A}"), "description": notes});
-        assert_eq!(judged(GuestKind::Vm, vm), Ownership::Conflicting);
+        assert_eq!(ownership_of(GuestKind::Vm, vm), Ownership::Conflicting);
     }
 
     #[test]

@@ -42,12 +42,12 @@ impl Pve {
     /// Lists the files of a storage.
     pub(super) async fn files(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
     ) -> Result<Vec<StorageFile>, PveError> {
         let call = ApiCall::to(&CONTENT)
-            .at("node", place.node)
-            .at("storage", place.storage)
-            .param("content", place.kind);
+            .at("node", content.node)
+            .at("storage", content.storage)
+            .param("content", content.kind);
         let data = self.ask(&call).await?;
         let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
         let files = rows.iter().filter_map(|row| {
@@ -64,39 +64,39 @@ impl Pve {
 
     async fn find_file(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &str,
     ) -> Result<Option<StorageFile>, PveError> {
-        let volume = place.volume(file);
-        let files = self.files(place).await?;
+        let volume = content.volume(file);
+        let files = self.files(content).await?;
         Ok(files.into_iter().find(|row| row.volume == volume))
     }
 
     async fn has_file_named(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &str,
     ) -> Result<bool, PveError> {
-        Ok(self.find_file(place, file).await?.is_some())
+        Ok(self.find_file(content, file).await?.is_some())
     }
 
     /// Returns whether an image exists and is not being written.
     pub(super) async fn has_image_file(&self, image: &ImageRequest) -> Result<bool, PveError> {
-        let place = content_of(image)?;
-        Ok(match self.find_file(&place, &image.file).await? {
-            Some(found) => !self.is_being_written(&place, &found).await?,
+        let content = content_of(image)?;
+        Ok(match self.find_file(&content, &image.file).await? {
+            Some(found) => !self.is_being_written(&content, &found).await?,
             None => false,
         })
     }
 
-    /// Returns whether a task may be writing a file: a download names it; a copy names nothing, but
-    /// one that started after the file was last changed does not write it.
+    /// Returns whether a task may be writing a file: a download names it; a copy does not, but one
+    /// that started after the last change of the file does not write it.
     async fn is_being_written(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &StorageFile,
     ) -> Result<bool, PveError> {
-        let tasks = self.running_tasks(place.node, None).await?;
+        let tasks = self.running_tasks(content.node, None).await?;
         Ok(tasks.iter().any(|task| match task.upid.kind.as_str() {
             "download" => task.upid.id == file.name,
             "imgcopy" => file
@@ -108,14 +108,14 @@ impl Pve {
 
     /// Transfers an image to its storage if it is missing.
     pub(super) async fn ensure_file(&self, image: &ImageRequest) -> Result<(), PveError> {
-        let place = content_of(image)?;
-        let key = format!("file {} {} {}", place.node, place.storage, image.file);
+        let content = content_of(image)?;
+        let key = format!("file {} {} {}", content.node, content.storage, image.file);
         let _permit = self
             .limiter
             .exclusive(&key, "another transfer of the file")
             .await;
-        if self.has_file_named(&place, &image.file).await? {
-            return self.wait_for_writer(&place, &image.file).await;
+        if self.has_file_named(&content, &image.file).await? {
+            return self.wait_for_writer(&content, &image.file).await;
         }
         check_name(image)?;
         let checksum = match &image.checksum {
@@ -124,19 +124,21 @@ impl Pve {
         };
         match &image.source {
             ImageSource::File(path) => {
-                self.upload_file(&place, &image.file, checksum, || Upload::File(path.clone()))
-                    .await
+                self.upload_file(&content, &image.file, checksum, || {
+                    Upload::File(path.clone())
+                })
+                .await
             }
             ImageSource::Url(url) => {
                 // The host may still be downloading it for an interrupted run.
-                self.wait_for_download(&place, &image.file).await?;
-                if self.has_file_named(&place, &image.file).await? {
+                self.wait_for_download(&content, &image.file).await?;
+                if self.has_file_named(&content, &image.file).await? {
                     return Ok(());
                 }
-                self.download(&place, &image.file, checksum, url).await
+                self.download(&content, &image.file, checksum, url).await
             }
             ImageSource::None => {
-                let (file, storage) = (&image.file, place.storage);
+                let (file, storage) = (&image.file, content.storage);
                 let detail = format!(
                     "`{file}` is not in the storage `{storage}`, and its document under `images/` has no `source`"
                 );
@@ -152,15 +154,15 @@ impl Pve {
     /// Uploads a file and waits until it is listed.
     pub(super) async fn upload_file(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &str,
         checksum: Checksum<'_>,
         upload: impl Fn() -> Upload,
     ) -> Result<(), PveError> {
         let call = ApiCall::to(&UPLOAD)
-            .at("node", place.node)
-            .at("storage", place.storage)
-            .param("content", place.kind)
+            .at("node", content.node)
+            .at("storage", content.storage)
+            .param("content", content.kind)
             .optional_param(
                 "checksum-algorithm",
                 checksum.map(|(algorithm, _)| algorithm),
@@ -170,11 +172,11 @@ impl Pve {
         let mut tried = 0;
         loop {
             tried += 1;
-            let (storage, node) = (place.storage, place.node);
+            let (storage, node) = (content.storage, content.node);
             self.notifier
                 .waiting(format!("upload of `{file}` into {storage} on {node}"));
             match self.send_file(&call, upload()).await {
-                Ok(_) => return self.wait_until_listed(place, file).await,
+                Ok(()) => return self.wait_until_listed(content, file).await,
                 // The same bytes under the same name: sending them again replaces them whole.
                 Err(error) if error.is_transient() || error.may_have_acted() => {
                     if tried >= TRIES {
@@ -192,15 +194,15 @@ impl Pve {
 
     async fn download(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &str,
         checksum: Checksum<'_>,
         url: &str,
     ) -> Result<(), PveError> {
         let call = ApiCall::to(&DOWNLOAD)
-            .at("node", place.node)
-            .at("storage", place.storage)
-            .param("content", place.kind)
+            .at("node", content.node)
+            .at("storage", content.storage)
+            .param("content", content.kind)
             .param("filename", file)
             .param("url", url)
             .optional_param(
@@ -211,15 +213,15 @@ impl Pve {
         if let Some(why) = unpinned(url, checksum.is_some()) {
             self.notifier.warning(format!("`{file}`: {why}"));
         }
-        let (storage, node) = (place.storage, place.node);
+        let (storage, node) = (content.storage, content.node);
         self.notifier
             .waiting(format!("download of `{file}` into {storage} on {node}"));
         match self.run(&call).await {
-            Ok(_) => self.wait_until_listed(place, file).await,
+            Ok(()) => self.wait_until_listed(content, file).await,
             Err(error) if error.reason == Reason::FileExists || error.may_have_acted() => {
-                self.wait_for_download(place, file).await?;
-                self.wait_for_writer(place, file).await?;
-                if self.has_file_named(place, file).await? {
+                self.wait_for_download(content, file).await?;
+                self.wait_for_writer(content, file).await?;
+                if self.has_file_named(content, file).await? {
                     Ok(())
                 } else {
                     Err(error)
@@ -235,23 +237,23 @@ impl Pve {
     /// Waits until no task writes a file.
     async fn wait_for_writer(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &str,
     ) -> Result<(), PveError> {
         let started = self.clock.now();
-        let mut said = false;
-        while let Some(found) = self.find_file(place, file).await?
-            && self.is_being_written(place, &found).await?
+        let mut reported = false;
+        while let Some(found) = self.find_file(content, file).await?
+            && self.is_being_written(content, &found).await?
         {
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
-                let detail = format!("`{}` is still being written", place.volume(file));
+                let detail = format!("`{}` is still being written", content.volume(file));
                 return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail));
             }
-            if !said {
-                let volume = place.volume(file);
+            if !reported {
+                let volume = content.volume(file);
                 self.notifier
                     .waiting(format!("`{volume}`, which is still being written"));
-                said = true;
+                reported = true;
             }
             self.clock.sleep(PAUSE).await;
         }
@@ -261,26 +263,26 @@ impl Pve {
     /// Waits until no task downloads a file. It is listed under its name only when complete.
     async fn wait_for_download(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &str,
     ) -> Result<(), PveError> {
         let started = self.clock.now();
-        let mut said = false;
+        let mut reported = false;
         loop {
-            let tasks = self.running_tasks(place.node, None).await?;
+            let tasks = self.running_tasks(content.node, None).await?;
             let fetched = |task: &RunningTask| task.upid.kind == "download" && task.upid.id == file;
             if !tasks.iter().any(fetched) {
                 return Ok(());
             }
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
-                let detail = format!("`{}` is still being downloaded", place.volume(file));
+                let detail = format!("`{}` is still being downloaded", content.volume(file));
                 return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail));
             }
-            if !said {
-                let volume = place.volume(file);
+            if !reported {
+                let volume = content.volume(file);
                 self.notifier
                     .waiting(format!("`{volume}`, which is still being downloaded"));
-                said = true;
+                reported = true;
             }
             self.clock.sleep(PAUSE).await;
         }
@@ -288,16 +290,19 @@ impl Pve {
 
     async fn wait_until_listed(
         &self,
-        place: &StorageContent<'_>,
+        content: &StorageContent<'_>,
         file: &str,
     ) -> Result<(), PveError> {
         let started = self.clock.now();
         loop {
-            if self.has_file_named(place, file).await? {
+            if self.has_file_named(content, file).await? {
                 return Ok(());
             }
             if elapsed(started, self.clock.now()) > LISTED {
-                let detail = format!("`{}` was transferred but is not listed", place.volume(file));
+                let detail = format!(
+                    "`{}` was transferred but is not listed",
+                    content.volume(file)
+                );
                 return Err(PveError::new(ErrorClass::Missing, Reason::NoVolume, detail)
                     .with_hint("the token may lack Datastore.Audit on the storage"));
             }
@@ -305,7 +310,7 @@ impl Pve {
         }
     }
 
-    /// Removes a file; one that is gone is no error.
+    /// Removes a file; a missing file is no error.
     pub(super) async fn remove_file(&self, node: &str, volume: &str) -> Result<(), PveError> {
         let storage = volume.split(':').next().unwrap_or_default();
         let call = ApiCall::to(&VOLUME_DELETE)
@@ -316,7 +321,7 @@ impl Pve {
         loop {
             tried += 1;
             match self.run(&call).await {
-                Ok(_) => return Ok(()),
+                Ok(()) => return Ok(()),
                 Err(error) if error.reason == Reason::NoVolume => return Ok(()),
                 // Deleting is idempotent, so it can be repeated.
                 Err(error)

@@ -1,8 +1,8 @@
 //! Incomplete guests: locked with `create` or `clone`, but no task that creates them is running, as
 //! after a crash of the host.
 //!
-//! Never breaks the lock (only root can), and never deletes a guest whose owner is unknown: the initial
-//! configuration of a clone does not identify it.
+//! The lock is not removed, because only root can do that. A guest whose owner is unknown is not
+//! deleted: the initial configuration of a clone does not identify it.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Finds a guest by UUID anywhere in the cluster and verifies its identity.
 //!
-//! Never identifies a guest by name or vmid alone, and never reports it as missing if it could not be
-//! checked.
+//! Neither its name nor its vmid is enough to identify it. A guest that could not be checked is not
+//! reported as missing.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -242,7 +242,7 @@ impl Pve {
         })
     }
 
-    /// Asks whether a guest runs; the list is up to ten seconds late.
+    /// Queries whether a guest runs; the list may be ten seconds old.
     pub(super) async fn fetch_power(&self, located: &Located) -> Result<PowerState, PveError> {
         Ok(power(&text_of(
             &self.fetch_status(located).await?,

@@ -1,7 +1,7 @@
 //! Proxmox VE provider, over its REST API only: no SSH to the host, no unverified TLS.
 //!
-//! Never changes a guest that homestak did not create, never breaks a lock, and never repeats a change
-//! without checking the state first.
+//! It does not change guests that homestak did not create, does not break locks, and checks the
+//! state before it repeats a change.
 
 mod address;
 mod boot;
@@ -48,5 +48,7 @@ pub use client::Pve;
 pub use config::{GuestConfig, GuestDisk};
 pub use http::{ApiResponse, parse_response};
 pub use observe::observed;
-pub use settings::{ApiToken, Credential, Endpoint, Password, PveLimits, PveSettings, TokenError};
+pub use settings::{
+    ApiToken, ApiTokenError, Credential, Endpoint, Password, PveLimits, PveSettings,
+};
 pub use task::{RunningTask, TaskState, log_lines, running, task_state};

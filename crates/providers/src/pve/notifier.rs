@@ -8,7 +8,7 @@ use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{GuestUuid, ProgressListener, ProviderEvent};
 
 tokio::task_local! {
-    /// The guest of the current call. Context for messages only; nothing is decided by it.
+    /// The guest of the current call. Used only in messages, never for decisions.
     static GUEST: GuestUuid;
 }
 
@@ -22,7 +22,7 @@ pub(super) async fn with_guest<T>(guest: &GuestUuid, work: impl Future<Output = 
 pub(super) struct Notifier(Option<Arc<dyn ProgressListener>>);
 
 impl Notifier {
-    /// Sends messages to this listener.
+    /// Creates a notifier for a listener.
     pub(super) fn to(listener: Arc<dyn ProgressListener>) -> Self {
         Self(Some(listener))
     }
@@ -31,21 +31,21 @@ impl Notifier {
     pub(super) fn waiting(&self, what: impl Into<ForeignText>) {
         let what = String::from(what.into());
         tracing::debug!(what, "waiting");
-        self.say(ProviderEvent::Waiting(what));
+        self.send(ProviderEvent::Waiting(what));
     }
 
     /// Reports a warning.
     pub(super) fn warning(&self, what: impl Into<ForeignText>) {
         let what = String::from(what.into());
-        tracing::warn!(what, "a task warned");
-        self.say(ProviderEvent::Warning(what));
+        tracing::warn!(what, "warning of a task");
+        self.send(ProviderEvent::Warning(what));
     }
 
-    fn say(&self, remark: ProviderEvent) {
+    fn send(&self, event: ProviderEvent) {
         let Some(listener) = &self.0 else { return };
         match GUEST.try_with(Clone::clone) {
-            Ok(guest) => listener.report(Some(&guest), remark),
-            Err(_) => listener.report(None, remark),
+            Ok(guest) => listener.report(Some(&guest), event),
+            Err(_) => listener.report(None, event),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::quirks::{self, text_of};
 use super::requests::{ApiCall, RESOURCES};
 
 impl Pve {
-    /// Looks at everything.
+    /// Lists all resources.
     pub(super) async fn observe_all(&self) -> Result<Inventory, PveError> {
         let data = self.ask(&ApiCall::to(&RESOURCES)).await?;
         let mut observed = observed(&data)?;
@@ -20,7 +20,7 @@ impl Pve {
         Ok(observed)
     }
 
-    /// Looks at all guests.
+    /// Lists all guests.
     pub(super) async fn guests(&self) -> Result<Vec<ObservedGuest>, PveError> {
         let call = ApiCall::to(&RESOURCES).param("type", "vm");
         Ok(observed(&self.ask(&call).await?)?.guests)
@@ -44,7 +44,7 @@ pub fn observed(data: &Value) -> Result<Inventory, PveError> {
         }
     }
     // A guest that moves may be listed twice: the row that knows more counts, and a list in
-    // another order says the same.
+    // another order is equivalent.
     let text = |row: &dyn std::fmt::Debug| format!("{row:?}");
     observed.hosts.sort_by(|a, b| {
         let rank = |host: &ObservedHost| (!host.online, text(host));
@@ -181,7 +181,7 @@ mod tests {
              "type": "storage", "status": "available", "storage": "local", "shared": 0},
             {"network": "localnetwork", "type": "network"},
         ]);
-        let observed = observed(&data).expect("a look");
+        let observed = observed(&data).expect("observed");
         assert_eq!(observed.hosts.len(), 2);
         assert!(!observed.hosts[1].online);
         assert_eq!(observed.storages[0].available, None, "it is not known");

@@ -20,15 +20,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum CreateOutcome {
     /// The guest.
     Created(Located),
-    /// Someone else's guest.
+    /// Another guest.
     Taken,
-    /// Nothing, and nothing is under way.
+    /// Nothing, and no request is in transit.
     Absent,
 }
 
 impl Pve {
-    /// Looks until it is certain what is at an id. `lost` says whether a request may still be on
-    /// its way.
+    /// Polls until it is certain what is at an id. `lost` is whether a request may still be in
+    /// transit.
     pub(super) async fn settle(
         &self,
         guest: &NewGuest,
@@ -37,14 +37,14 @@ impl Pve {
     ) -> Result<CreateOutcome, PveError> {
         let started = self.clock.now();
         let limits = &self.settings.limits;
-        let mut said = false;
+        let mut reported = false;
         let mut unattended = UnattendedSince::default();
         loop {
             let passed = elapsed(started, self.clock.now());
             match self.fetch_at(guest, vmid).await? {
                 Some(located) => match located.ownership(&guest.uuid) {
                     Ownership::Ours => return Ok(CreateOutcome::Created(located)),
-                    // A guest being created says nothing about itself until it is done.
+                    // A guest that is being created has no identity until it is complete.
                     Ownership::Other | Ownership::Conflicting
                         if is_being_created(&located.config) =>
                     {
@@ -79,13 +79,13 @@ impl Pve {
                     ),
                 );
             }
-            if !said {
+            if !reported {
                 let name = name_of(guest.kind, vmid, &guest.host);
                 self.notifier.waiting(match lost {
                     Some(_) => format!("the result of the create request for {name}"),
                     None => format!("{name}, which is being created"),
                 });
-                said = true;
+                reported = true;
             }
             self.clock.sleep(PAUSE).await;
         }
@@ -114,7 +114,7 @@ impl Pve {
         }))
     }
 
-    /// Returns whether a task of ours that may be making the guest still runs.
+    /// Returns whether one of our tasks that may create the guest is running.
     async fn is_creating(&self, guest: &NewGuest, vmid: u32) -> Result<bool, PveError> {
         let user = self.settings.credential.user();
         let tasks = self.running_tasks(&guest.host, None).await?;

@@ -98,19 +98,19 @@ impl Pve {
             .map_or(Duration::ZERO, Duration::from_secs);
         let upid = upid(&self.change(call).await?)?;
         let stall = self.settings.limits.task_stall.max(patience + LAG * 2);
-        self.follow_with(&upid, stall).await.map(|_| ())
+        self.follow_with(&upid, stall).await
     }
 
     /// Waits until the state is as wanted: with high availability the task only asks for it.
     async fn wait_for_power(&self, located: &Located, wanted: PowerState) -> Result<(), PveError> {
         let started = self.clock.now();
-        let mut said = false;
+        let mut reported = false;
         loop {
             let power = self.fetch_power(located).await?;
             if power == wanted {
                 return Ok(());
             }
-            if !said {
+            if !reported {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let state = match wanted {
                     PowerState::Running => "running",
@@ -118,7 +118,7 @@ impl Pve {
                     PowerState::Unknown => "settled",
                 };
                 self.notifier.waiting(format!("{name} to be {state}"));
-                said = true;
+                reported = true;
             }
             if elapsed(started, self.clock.now()) > LAG {
                 let name = name_of(located.kind, located.vmid, &located.node);

@@ -2,79 +2,18 @@
 //!
 //! Evaluates [`Facts`] only: no I/O. Unknown never counts as good.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use homestak_engine::ports::Bytes;
 
-use super::capacity::inactive_fix;
+use super::capacity::{inactive_fix, too_large_for_host, too_large_for_storage};
 use super::error::{PveError, Reason};
 use super::facts::{Facts, Fetched, Privileges};
-use super::role::{self, Abilities};
-pub use crate::finding::{Finding, Severity};
+use super::role;
+pub use crate::finding::{Finding, FindingSeverity};
+pub use requirements::{FileRequirement, Requirements, SiteRequirements, StorageRequirement};
 
-/// What a run will need.
-#[derive(Clone, Debug, Default)]
-pub struct Requirements {
-    /// Hosts that guests are created on.
-    pub hosts: Vec<String>,
-    /// What the token must be able to do.
-    pub abilities: Abilities,
-    /// Storages, and what they must hold.
-    pub storages: Vec<StorageRequirement>,
-    /// Files that must be there.
-    pub images: Vec<FileRequirement>,
-    /// Hosts whose guests have guests.
-    pub nested: Vec<String>,
-    /// Bridges by host.
-    pub bridges: Vec<(String, String)>,
-    /// Addresses where SSH must answer.
-    pub ssh: Vec<SocketAddr>,
-    /// The site's own settings.
-    pub site: SiteRequirements,
-}
-
-/// A storage a run needs.
-#[derive(Clone, Debug)]
-pub struct StorageRequirement {
-    /// The host.
-    pub host: String,
-    /// The storage.
-    pub storage: String,
-    /// Such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
-    pub content: Vec<String>,
-    /// How much of it will be used.
-    pub size: Bytes,
-}
-
-/// A file a run needs.
-#[derive(Clone, Debug)]
-pub struct FileRequirement {
-    /// The host.
-    pub host: String,
-    /// The storage.
-    pub storage: String,
-    /// `import` or `vztmpl`.
-    pub content: String,
-    /// Its name.
-    pub file: String,
-    /// Where the host fetches it from when it is missing.
-    pub source: Option<String>,
-}
-
-/// Site settings that guests need for network and SSH access.
-#[derive(Clone, Debug, Default)]
-pub struct SiteRequirements {
-    /// Whether guests with fixed addresses are created.
-    pub fixed_addresses: bool,
-    /// The default gateway.
-    pub gateway: Option<IpAddr>,
-    /// Name servers.
-    pub dns: Vec<IpAddr>,
-    /// Domain.
-    pub domain: Option<String>,
-    /// How many SSH keys there are.
-    pub ssh_keys: usize,
-}
+mod requirements;
 
 /// Runs all checks, in the order in which problems are best fixed.
 pub fn check(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
@@ -84,24 +23,25 @@ pub fn check(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
         findings.extend(hosts(facts, wanted));
         findings.push(quorum(facts));
         findings.extend(privileges(facts, wanted));
+        findings.extend(memory(facts, wanted));
         findings.extend(storages(facts, wanted));
         findings.extend(images(facts, wanted));
         findings.extend(bridges(facts, wanted));
         findings.extend(nested(facts, wanted));
     }
     findings.extend(ssh(facts));
-    findings.extend(site(&wanted.site));
+    findings.extend(wanted.site.iter().flat_map(site));
     findings
 }
 
 /// Returns the worst outcome.
-pub fn worst(findings: &[Finding]) -> Severity {
+pub fn worst(findings: &[Finding]) -> FindingSeverity {
     let severities = findings.iter().map(|finding| finding.severity);
-    severities.max().unwrap_or(Severity::Good)
+    severities.max().unwrap_or(FindingSeverity::Good)
 }
 
 fn finding(
-    severity: Severity,
+    severity: FindingSeverity,
     check: &'static str,
     detail: impl Into<String>,
     fix: impl Into<String>,
@@ -115,12 +55,17 @@ fn finding(
 }
 
 fn good(check: &'static str, detail: impl Into<String>) -> Finding {
-    finding(Severity::Good, check, detail, "")
+    finding(FindingSeverity::Good, check, detail, "")
 }
 
 fn unknown(check: &'static str, error: Option<&PveError>, fix: impl Into<String>) -> Finding {
     let why = error.map_or("not queried", |error| error.detail.as_str());
-    finding(Severity::Unknown, check, format!("unknown: {why}"), fix)
+    finding(
+        FindingSeverity::Unknown,
+        check,
+        format!("unknown: {why}"),
+        fix,
+    )
 }
 
 fn endpoint(facts: &Facts) -> Finding {
@@ -136,7 +81,7 @@ fn endpoint(facts: &Facts) -> Finding {
                 Reason::Certificate => "pvenode cert info   # on the host: compare the fingerprint with the recorded one".to_owned(),
                 _ => "systemctl status pveproxy   # on the host: is it running, is port 8006 open?".to_owned(),
             };
-            finding(Severity::Failure, "api", error.detail.as_str(), fix)
+            finding(FindingSeverity::Failure, "api", error.detail.as_str(), fix)
         }
     }
 }
@@ -154,7 +99,7 @@ fn version(facts: &Facts) -> Finding {
         good("version", text)
     } else if (major, minor) >= (8, 4) {
         finding(
-            Severity::Warning,
+            FindingSeverity::Warning,
             "version",
             format!("{text} is not tested"),
             "",
@@ -162,7 +107,7 @@ fn version(facts: &Facts) -> Finding {
     } else {
         let detail = format!("{text} cannot import images that were uploaded");
         finding(
-            Severity::Failure,
+            FindingSeverity::Failure,
             "version",
             detail,
             "upgrade to 8.4 or later (tested with 9)",
@@ -179,7 +124,7 @@ fn hosts(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let check = |name: &String| match known.iter().find(|host| host.name == *name) {
         Some(host) if host.online => good("host", format!("{name} is online")),
         Some(_) => finding(
-            Severity::Failure,
+            FindingSeverity::Failure,
             "host",
             format!("{name} is offline"),
             format!("start {name}, or create the guests on another host"),
@@ -191,7 +136,7 @@ fn hosts(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                 names.join(", ")
             );
             finding(
-                Severity::Failure,
+                FindingSeverity::Failure,
                 "host",
                 detail,
                 "use the host's own name, as `hostname` prints it there",
@@ -205,7 +150,7 @@ fn quorum(facts: &Facts) -> Finding {
     match &facts.quorum {
         Fetched::Known(true) => good("quorum", "the cluster has quorum"),
         Fetched::Known(false) => finding(
-            Severity::Failure,
+            FindingSeverity::Failure,
             "quorum",
             "the cluster has no quorum: it is read-only",
             "pvecm status   # on a host: which votes are missing?",
@@ -219,7 +164,7 @@ fn quorum(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns whether a privilege is held on a path: there, or above where it holds below too.
+/// Returns whether a privilege is granted on a path, directly or by propagation from a parent.
 pub fn holds(privileges: &Privileges, path: &str, privilege: &str) -> bool {
     let has = |at: &str, here: bool| {
         let held = privileges.get(at).and_then(|held| held.get(privilege));
@@ -231,7 +176,7 @@ pub fn holds(privileges: &Privileges, path: &str, privilege: &str) -> bool {
     let mut above = path;
     while let Some((parent, _)) = above.rsplit_once('/') {
         let at = if parent.is_empty() { "/" } else { parent };
-        // What is listed for a path counts for it; it replaces what is above.
+        // The entry of a path replaces those of its parents.
         if privileges.contains_key(at) {
             return has(at, false);
         }
@@ -281,9 +226,23 @@ fn privileges(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
             acl = role::render_grant(&grant, user, token),
         );
         let detail = format!("missing on {}: {}", grant.path, missing.join(", "));
-        findings.push(finding(Severity::Failure, "privileges", detail, fix));
+        findings.push(finding(FindingSeverity::Failure, "privileges", detail, fix));
     }
     findings
+}
+
+/// Reports guests that need more memory than a host has. Memory that it does not report is not
+/// checked, and neither is memory of other guests, because it can be shared.
+fn memory(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
+    let check = |(name, largest): &(String, Bytes)| {
+        let known = facts.hosts.known()?;
+        let found = known.iter().find(|host| host.name == *name);
+        too_large_for_host(name, found?.memory?, *largest)
+    };
+    let too_large = wanted.memory.iter().filter_map(check);
+    too_large
+        .map(|(detail, fix)| finding(FindingSeverity::Failure, "memory", detail, fix))
+        .collect()
 }
 
 fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
@@ -311,12 +270,17 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                 "disabled"
             };
             let fix = inactive_fix(host, storage, *state);
-            return finding(Severity::Failure, "storage", format!("{at} is {why}"), fix);
+            return finding(
+                FindingSeverity::Failure,
+                "storage",
+                format!("{at} is {why}"),
+                fix,
+            );
         }
         if !found.active {
             let fix = format!("pvesm status   # on {host}");
             let detail = format!("{at} is not active");
-            return finding(Severity::Failure, "storage", detail, fix);
+            return finding(FindingSeverity::Failure, "storage", detail, fix);
         }
         let missing: Vec<&str> = need
             .content
@@ -329,12 +293,16 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
             all.extend(&missing);
             let detail = format!("{at} does not allow content: {}", missing.join(", "));
             let fix = format!("pvesm set {storage} --content {}", all.join(","));
-            return finding(Severity::Failure, "storage", detail, fix);
+            return finding(FindingSeverity::Failure, "storage", detail, fix);
         }
         match room
             .and_then(Fetched::known)
             .and_then(|state| state.available)
         {
+            Some(free) if free < need.largest => {
+                let (detail, fix) = too_large_for_storage(&at, free, need.largest);
+                finding(FindingSeverity::Failure, "storage", detail, fix)
+            }
             // Disks grow as they fill, so it may still work for a while; the server does not check.
             Some(free) if free < need.size => {
                 let detail = format!(
@@ -343,7 +311,7 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                     need.size.whole_mib()
                 );
                 finding(
-                    Severity::Warning,
+                    FindingSeverity::Warning,
                     "storage",
                     detail,
                     "free space, or use another storage",
@@ -356,7 +324,7 @@ fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                     _ => "not reported",
                 };
                 let detail = format!("{at} is usable; its free space is unknown: {why}");
-                finding(Severity::Unknown, "storage", detail, "")
+                finding(FindingSeverity::Unknown, "storage", detail, "")
             }
         }
     };
@@ -382,7 +350,7 @@ fn hidden_storage(facts: &Facts, need: &StorageRequirement) -> Finding {
             format!("pvesm status   # on {host}; it is listed with {audit}"),
         ),
     };
-    finding(Severity::Failure, "storage", detail, fix)
+    finding(FindingSeverity::Failure, "storage", detail, fix)
 }
 
 fn key_of(image: &FileRequirement) -> (String, String, String) {
@@ -426,7 +394,7 @@ fn images(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                     "pvesh create /nodes/{host}/storage/{storage}/download-url --content {content} --filename {file} --url <address>"
                 );
                 finding(
-                    Severity::Failure,
+                    FindingSeverity::Failure,
                     "image",
                     format!("{storage}:{content}/{file} is not on {host}"),
                     fix,
@@ -451,7 +419,7 @@ fn bridges(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                 names.join(", ")
             );
             finding(
-                Severity::Failure,
+                FindingSeverity::Failure,
                 "bridge",
                 detail,
                 format!(
@@ -481,13 +449,13 @@ fn nested(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
                 let fix = format!(
                     "enable virtualisation in the firmware of {host}; if {host} is a guest itself, set its CPU type to `host`"
                 );
-                return finding(Severity::Failure, "nested", detail, fix);
+                return finding(FindingSeverity::Failure, "nested", detail, fix);
             };
             let detail = format!(
                 "{host} supports virtualisation; the API does not report whether nested virtualisation is enabled"
             );
             finding(
-                Severity::Unknown,
+                FindingSeverity::Unknown,
                 "nested",
                 detail,
                 format!(
@@ -514,7 +482,7 @@ fn ssh(facts: &Facts) -> Vec<Finding> {
         } else {
             let fix = "systemctl status ssh   # on the node: is it running, is the port open?";
             finding(
-                Severity::Failure,
+                FindingSeverity::Failure,
                 "ssh",
                 format!("{address} does not answer"),
                 fix,
@@ -526,7 +494,7 @@ fn ssh(facts: &Facts) -> Vec<Finding> {
 
 fn site(site: &SiteRequirements) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut expect = |there: bool, severity: Severity, what: &str, fix: &str| {
+    let mut expect = |there: bool, severity: FindingSeverity, what: &str, fix: &str| {
         if there {
             findings.push(good("site", format!("{what} is set")));
         } else {
@@ -534,9 +502,9 @@ fn site(site: &SiteRequirements) -> Vec<Finding> {
         }
     };
     let network = if site.fixed_addresses {
-        Severity::Failure
+        FindingSeverity::Failure
     } else {
-        Severity::Warning
+        FindingSeverity::Warning
     };
     expect(
         site.gateway.is_some(),
@@ -552,13 +520,13 @@ fn site(site: &SiteRequirements) -> Vec<Finding> {
     );
     expect(
         site.ssh_keys > 0,
-        Severity::Failure,
+        FindingSeverity::Failure,
         "ssh_keys",
         "add a public key to ssh_keys in secrets.yaml",
     );
     expect(
         site.domain.is_some(),
-        Severity::Warning,
+        FindingSeverity::Warning,
         "domain",
         "set `domain` in the defaults of site.yaml",
     );

@@ -61,7 +61,7 @@ impl Property {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Writes it out.
+    /// Renders it.
     pub fn render(&self) -> String {
         let fields = self.fields.iter().enumerate().map(|(at, (key, value))| {
             // Without its sign the first would be read as the value without key.
@@ -94,16 +94,6 @@ impl Property {
             .map(|(_, value)| value.to_ascii_lowercase())
             .find(|value| is_mac(value))
     }
-
-    /// Returns whether both are equal, regardless of the order of keys.
-    pub fn same(&self, other: &Self) -> bool {
-        let sorted = |property: &Self| {
-            let mut fields = property.fields.clone();
-            fields.sort();
-            fields
-        };
-        self.head == other.head && sorted(self) == sorted(other)
-    }
 }
 
 /// Returns whether a text is a MAC address with colons.
@@ -132,9 +122,6 @@ mod tests {
             "name=eth0,bridge=vmbr0,gw=10.77.0.1,hwaddr=BC:24:11:D8:DB:CB,ip=10.77.0.231/24",
         );
         assert_eq!(card.mac().as_deref(), Some("bc:24:11:d8:db:cb"));
-        assert!(card.same(&Property::parse(
-            "hwaddr=BC:24:11:D8:DB:CB,bridge=vmbr0,name=eth0,ip=10.77.0.231/24,gw=10.77.0.1"
-        )));
         assert_eq!(
             Property::parse("none,media=cdrom").head.as_deref(),
             Some("none")

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    AddressLease, Capabilities, Gib, GuestAddress, GuestKind, GuestRef, GuestUuid, ImageRequest,
-    Inventory, Mib, NewGuest, NewIdentity, ObservedGuest, PortError, Provider, StopMode,
+    AddressLease, Capabilities, Gib, GuestAddress, GuestRef, GuestUuid, ImageRequest, Inventory,
+    Mib, NewGuest, NewIdentity, ObservedGuest, PortError, Provider, StopMode,
 };
 use serde_json::Value;
 
@@ -48,8 +48,6 @@ impl Pve {
         };
         Ok(Capabilities {
             product: format!("Proxmox VE {}", version.text),
-            kinds: vec![GuestKind::Vm, GuestKind::Ct],
-            parallel_changes: self.settings.limits.in_flight * 2,
             writable,
         })
     }

@@ -9,9 +9,9 @@ use super::error::PveError;
 /// A method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Asks.
+    /// Reads.
     Get,
-    /// Asks for a change.
+    /// Changes something.
     Post,
     /// Changes.
     Put,

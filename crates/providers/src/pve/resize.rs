@@ -37,7 +37,7 @@ impl Pve {
                     .param("memory", memory.0)
                     .param("digest", digest_of(&located)?);
                 let result = match located.kind {
-                    GuestKind::Vm => self.run(&call).await.map(|_| ()),
+                    GuestKind::Vm => self.run(&call).await,
                     GuestKind::Ct => self.change(&call).await.map(|_| ()),
                 };
                 tries += 1;

@@ -77,7 +77,7 @@ pub fn grants(major: u32, abilities: &Abilities) -> Vec<Grant> {
         grants.push(Grant {
             path: format!("/storage/{storage}"),
             role: "HomestakStorage",
-            // Only with Audit is a storage in the list of everything, which plans are created from.
+            // Without Audit, a storage is missing from the resource list that plans are made from.
             privileges: BTreeSet::from(["Datastore.AllocateSpace", "Datastore.Audit"]),
         });
     }
@@ -108,8 +108,8 @@ pub fn grants(major: u32, abilities: &Abilities) -> Vec<Grant> {
     grants
 }
 
-/// Writes the commands that make the roles, the user, the token and the grants. The grants name
-/// both user and token: a token has at most the privileges of its user, and has nothing of its own.
+/// Renders the commands that create the roles, the user, the token and the grants. The grants name
+/// both user and token: a token has at most the privileges of its user, and none by default.
 pub fn render(grants: &[Grant], user: &str, token: &str) -> Vec<String> {
     let mut commands = Vec::new();
     let mut made = BTreeSet::new();
@@ -131,7 +131,7 @@ pub fn render(grants: &[Grant], user: &str, token: &str) -> Vec<String> {
     commands
 }
 
-/// Writes the command for one grant.
+/// Renders the command for one grant.
 pub fn render_grant(grant: &Grant, user: &str, token: &str) -> String {
     format!(
         "pveum acl modify {} --roles {} --users {user} --tokens '{user}!{token}'",

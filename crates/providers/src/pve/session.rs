@@ -37,9 +37,9 @@ impl Ticket {
 
 /// The current ticket, if any.
 #[derive(Default)]
-pub(super) struct Session(Mutex<Option<Ticket>>);
+pub(super) struct LoginSession(Mutex<Option<Ticket>>);
 
-impl Session {
+impl LoginSession {
     /// Returns the ticket while it is fresh.
     pub(super) fn current(&self, now: Timestamp) -> Option<Ticket> {
         let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_renewed_before_it_expires() {
-        let session = Session::default();
+        let session = LoginSession::default();
         let login = json!({"ticket": "PVE:root@pam:6AFA::sig+/=", "CSRFPreventionToken": "6AFA:x"});
         let start = Timestamp::UNIX_EPOCH;
         let Ok(ticket) = session.renew(&login, start) else {

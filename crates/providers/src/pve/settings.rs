@@ -14,7 +14,7 @@ pub struct PveSettings {
     pub endpoint: Endpoint,
     /// Addresses of single hosts by name, so that the host that owns a guest is asked directly.
     pub nodes: BTreeMap<String, Endpoint>,
-    /// Who we are.
+    /// Our credentials.
     pub credential: Credential,
     /// Ids for guests whose id was left open. Those outside of the cluster's own range are not
     /// used.
@@ -37,16 +37,16 @@ impl PveSettings {
     }
 }
 
-/// An address and whom to trust there.
+/// An address, and the certificate to trust there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Such as `https://pve1:8006`.
     pub url: String,
-    /// Whose certificate to trust.
+    /// Which certificate to trust.
     pub trust: Trust,
 }
 
-/// Who we are. There is no `Debug`.
+/// Credentials. There is no `Debug`.
 #[derive(Clone)]
 pub enum Credential {
     /// An API token.
@@ -95,7 +95,7 @@ pub struct ApiToken {
 
 /// Why a text is no API token. The text itself is never part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TokenError {
+pub enum ApiTokenError {
     /// There is no `=`.
     #[error("the token has no `=`; it is written `user@realm!name=secret`")]
     NoSecret,
@@ -109,12 +109,12 @@ pub enum TokenError {
 
 impl ApiToken {
     /// Reads `user@realm!name=secret`, also with `PVEAPIToken=` before it.
-    pub fn parse(text: &str) -> Result<Self, TokenError> {
+    pub fn parse(text: &str) -> Result<Self, ApiTokenError> {
         let text = text.trim();
         let text = text.strip_prefix("PVEAPIToken=").unwrap_or(text);
-        let (id, secret) = text.split_once('=').ok_or(TokenError::NoSecret)?;
-        let (user, name) = id.rsplit_once('!').ok_or(TokenError::BadId)?;
-        let (account, realm) = user.rsplit_once('@').ok_or(TokenError::BadId)?;
+        let (id, secret) = text.split_once('=').ok_or(ApiTokenError::NoSecret)?;
+        let (user, name) = id.rsplit_once('!').ok_or(ApiTokenError::BadId)?;
+        let (account, realm) = user.rsplit_once('@').ok_or(ApiTokenError::BadId)?;
         let word = |text: &str, least: usize| {
             text.len() >= least
                 && text.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -125,13 +125,13 @@ impl ApiToken {
         // The API refuses names of one character.
         let plain = |byte: u8| byte.is_ascii_graphic() && !b":/!=\"".contains(&byte);
         if account.is_empty() || !account.bytes().all(plain) || !word(realm, 1) || !word(name, 2) {
-            return Err(TokenError::BadId);
+            return Err(ApiTokenError::BadId);
         }
         let hex = secret
             .bytes()
             .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
         if !hex || secret.len() != 36 {
-            return Err(TokenError::BadSecret);
+            return Err(ApiTokenError::BadSecret);
         }
         Ok(Self {
             id: id.to_owned(),
@@ -160,11 +160,11 @@ pub struct PveLimits {
     /// How long a connection may take.
     pub connect: Duration,
     /// How long an answer may take. Locks take up to 10 s and queue behind each other, so less
-    /// than 30 s would give up on requests that succeed.
+    /// than 30 s would abort requests that succeed.
     pub answer: Duration,
     /// How long an upload may make no progress.
     pub upload_stall: Duration,
-    /// How long to wait for a lock of someone else.
+    /// How long to wait for a lock of another process.
     pub lock: Duration,
     /// How long a task may show no progress.
     pub task_stall: Duration,
@@ -216,11 +216,11 @@ mod tests {
         assert_eq!(token.id(), "homestak@pve!driver");
         assert!(ApiToken::parse(&format!("PVEAPIToken=root@pam!lab={secret}")).is_ok());
         for (text, error) in [
-            ("root@pam!lab".to_owned(), TokenError::NoSecret),
-            (format!("root@pam={secret}"), TokenError::BadId),
-            (format!("root!lab={secret}"), TokenError::BadId),
-            (format!("root@pam!t={secret}"), TokenError::BadId),
-            ("root@pam!lab=hunter2".to_owned(), TokenError::BadSecret),
+            ("root@pam!lab".to_owned(), ApiTokenError::NoSecret),
+            (format!("root@pam={secret}"), ApiTokenError::BadId),
+            (format!("root!lab={secret}"), ApiTokenError::BadId),
+            (format!("root@pam!t={secret}"), ApiTokenError::BadId),
+            ("root@pam!lab=hunter2".to_owned(), ApiTokenError::BadSecret),
         ] {
             assert_eq!(ApiToken::parse(&text).err(), Some(error), "{text}");
         }

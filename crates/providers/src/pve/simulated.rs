@@ -1,4 +1,4 @@
-//! What is asked of a simulated Proxmox VE alone: its guests run no SSH that could be reached.
+//! Requests that only a simulated Proxmox VE answers: its guests run no SSH that could be reached.
 
 use std::net::IpAddr;
 

@@ -10,7 +10,7 @@ use homestak_engine::ports::{ErrorClass, Sent};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::client::{CompletedTask, Pve};
+use super::client::Pve;
 use super::error::{PveError, Reason, classify_text};
 use super::quirks;
 use super::requests::{ApiCall, TASK_LOG, TASK_STATUS, TASKS};
@@ -32,7 +32,7 @@ const NEAR: u32 = 20;
 /// How long a task may be unknown after it was started; its index is written later.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How many polls may find it unknown.
-const UNKNOWN_LOOKS: u32 = 5;
+const UNKNOWN_POLLS: u32 = 5;
 /// How often the log is measured to see progress.
 const MEASURE: Duration = Duration::from_secs(10);
 /// Lines of the log that go with an error.
@@ -102,7 +102,7 @@ impl TaskDurations {
         self.known().get(&key).copied()
     }
 
-    /// Returns when the first look at a task is worth a request.
+    /// Returns when a first status request for a task is worthwhile.
     fn first(&self, task: &Upid) -> Duration {
         let usual = match task.kind.as_str() {
             "vzcreate" | "vzclone" | "vzstart" | "vzreboot" => FIRST_PAUSE_LONG,
@@ -114,8 +114,8 @@ impl TaskDurations {
             .clamp(FIRST_PAUSE, LONGEST_FIRST_PAUSE)
     }
 
-    /// Returns the pause after a look that found a task running: long while its end is not
-    /// expected, short when it is, for whoever waits for the task's storage waits for that too.
+    /// Returns the pause after a request that found a task running: long while its end is not
+    /// expected, short when it is, because waiters for the task's storage wait for it too.
     fn pause(&self, task: &Upid, ran: Duration) -> Duration {
         let pause = match self.of(task).map(|duration| duration.last) {
             None => ran / LATE,
@@ -139,47 +139,44 @@ impl TaskDurations {
 
 impl Pve {
     /// Waits until a task has ended.
-    pub(super) async fn follow(&self, upid: &Upid) -> Result<CompletedTask, PveError> {
+    pub(super) async fn follow(&self, upid: &Upid) -> Result<(), PveError> {
         self.follow_with(upid, self.settings.limits.task_stall)
             .await
     }
 
     /// Waits until a task has ended, or has not moved for that long.
-    pub(super) async fn follow_with(
-        &self,
-        upid: &Upid,
-        stall: Duration,
-    ) -> Result<CompletedTask, PveError> {
+    pub(super) async fn follow_with(&self, upid: &Upid, stall: Duration) -> Result<(), PveError> {
         let started = self.clock.now();
         let status = ApiCall::to(&TASK_STATUS)
             .at("node", &upid.node)
             .at("upid", upid);
         let mut watch = TaskWatch::new(started);
-        let mut said = false;
+        let mut reported = false;
         let mut ran = Duration::ZERO;
         self.clock.sleep(self.task_durations.first(upid)).await;
         let mut away = false;
         loop {
-            let looked = elapsed(started, self.clock.now());
-            watch.looks += 1;
+            let waited = elapsed(started, self.clock.now());
+            watch.polls += 1;
             match self.ask_once(&status).await {
                 Ok(data) => {
                     away = false;
                     watch.reached = self.clock.now();
                     let task_state = task_state(&data);
                     match &task_state {
-                        Some(TaskState::Running) => ran = looked,
-                        _ => self.task_durations.record(upid, ran, looked),
+                        Some(TaskState::Running) => ran = waited,
+                        _ => self.task_durations.record(upid, ran, waited),
                     }
                     match task_state {
-                        Some(TaskState::Running) if said => {}
+                        Some(TaskState::Running) if reported => {}
                         Some(TaskState::Running) => {
                             self.notifier.waiting(title(upid));
-                            said = true;
+                            reported = true;
                         }
-                        Some(TaskState::Succeeded) => return Ok(CompletedTask::default()),
+                        Some(TaskState::Succeeded) => return Ok(()),
                         Some(TaskState::SucceededWithWarnings) => {
-                            return Ok(self.log_warnings(upid).await);
+                            self.report_warnings(upid).await;
+                            return Ok(());
                         }
                         Some(TaskState::Failed(words)) => {
                             let mut error = classify_text(&words);
@@ -201,14 +198,14 @@ impl Pve {
                     if lost && !away {
                         self.notifier.waiting(format!("{} to answer", upid.node));
                     }
-                    (away, said) = (lost, said && !lost);
+                    (away, reported) = (lost, reported && !lost);
                 }
             }
             self.check_log_growth(upid, &mut watch).await;
             let now = self.clock.now();
             if elapsed(watch.moved, now) > stall {
                 let detail = format!("task {upid} made no progress for {} s", stall.as_secs());
-                // Busy: the time limit has passed, so the step does not wait for it anew.
+                // Busy: the time limit has passed, so the step does not wait for it again.
                 return Err(PveError::new(ErrorClass::Busy, Reason::Stalled, detail)
                     .with_log(self.log_tail(upid).await)
                     .with_hint("it may still succeed; check it on the host before trying again"));
@@ -228,7 +225,7 @@ impl Pve {
         let now = self.clock.now();
         match error.reason {
             Reason::BadParameter
-                if elapsed(started, now) < UNKNOWN || watch.looks < UNKNOWN_LOOKS =>
+                if elapsed(started, now) < UNKNOWN || watch.polls < UNKNOWN_POLLS =>
             {
                 Ok(())
             }
@@ -280,7 +277,7 @@ impl Pve {
         log_lines(&data)
     }
 
-    async fn log_warnings(&self, upid: &Upid) -> CompletedTask {
+    async fn report_warnings(&self, upid: &Upid) {
         let lines = match self.ask(&log_call(upid, 0, WHOLE)).await {
             Ok(data) => log_lines(&data),
             Err(_) => Vec::new(),
@@ -293,7 +290,6 @@ impl Pve {
         } else {
             format!("{title}: {}", warnings.join("; "))
         });
-        CompletedTask { warnings }
     }
 
     /// Returns the tasks that run on a host, optionally those about one guest.
@@ -349,7 +345,7 @@ struct TaskWatch {
     moved: Timestamp,
     lines: Option<u64>,
     /// How often it was polled.
-    looks: u32,
+    polls: u32,
 }
 
 impl TaskWatch {
@@ -359,7 +355,7 @@ impl TaskWatch {
             measured: now,
             moved: now,
             lines: None,
-            looks: 0,
+            polls: 0,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Streams files to a storage as multipart forms, in the part order the server requires.
 //!
-//! Aborted when no progress is created, not after a fixed time. Files are never read into memory as a whole.
+//! Aborted when there is no progress, not after a fixed time. Files are never read into memory as a whole.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ pub(super) enum Upload {
     File(PathBuf),
 }
 
-/// How far an upload got.
+/// The progress of an upload.
 #[derive(Clone, Default)]
 pub(super) struct UploadProgress(Arc<AtomicU64>);
 
@@ -58,10 +58,7 @@ impl Upload {
             Self::Bytes(bytes) => Part::bytes(bytes),
             Self::File(path) => {
                 let unreadable = |error: std::io::Error| {
-                    let detail = format!(
-                        "cannot cannot cannot cannot cannot read `{}`: {error}",
-                        path.display()
-                    );
+                    let detail = format!("cannot read `{}`: {error}", path.display());
                     PveError::new(ErrorClass::Refused, Reason::Other, detail)
                 };
                 let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
@@ -77,7 +74,7 @@ impl Upload {
         let part = part
             .file_name(file_name)
             .mime_str("application/octet-stream")
-            .map_err(|_| PveError::bug("a type of file that is none"))?;
+            .map_err(|_| PveError::bug("an invalid media type"))?;
         Ok((form.part("filename", part), progress))
     }
 }

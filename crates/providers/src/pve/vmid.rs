@@ -46,15 +46,15 @@ pub fn usable(
     if both.is_empty() { cluster } else { both }
 }
 
-/// Chooses an id. It starts where the UUID says, so that a repeated call tries the same id, and
-/// runs into what the first may have made, instead of making a second.
+/// Chooses an id, starting at one derived from the UUID, so that a repeated call tries the same id
+/// and finds a guest that the first may have created, instead of creating a second.
 pub fn choose(uuid: &GuestUuid, range: &RangeInclusive<u32>, taken: &BTreeSet<u32>) -> Option<u32> {
     let (start, end) = (u64::from(*range.start()), u64::from(*range.end()));
     if start > end {
         return None;
     }
     let count = end - start + 1;
-    // FNV-1a: spreads well, and will never change under us.
+    // FNV-1a: spreads well, and is stable across versions.
     let hash = uuid
         .as_str()
         .bytes()

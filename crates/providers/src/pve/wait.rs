@@ -28,7 +28,7 @@ impl Pve {
             node,
             mut config,
         } = located;
-        let mut said = None;
+        let mut reported = None;
         let mut unattended = UnattendedSince::default();
         loop {
             let Some(lock) = config.lock() else {
@@ -53,10 +53,10 @@ impl Pve {
                 let holder = self.lock_holder(&node, vmid).await;
                 return Err(locked_error(detail, holder));
             }
-            if said.as_ref() != Some(&lock) {
+            if reported.as_ref() != Some(&lock) {
                 let holder = self.lock_holder(&node, vmid).await;
                 self.notifier.waiting(waiting_for(&lock, holder.as_deref()));
-                said = Some(lock);
+                reported = Some(lock);
             }
             if is_being_created(&config) {
                 let made = self.has_creating_task(kind, &node, vmid).await?;
@@ -93,7 +93,7 @@ impl Pve {
     {
         let started = self.clock.now();
         let mut pause = PAUSE;
-        let mut said = false;
+        let mut reported = false;
         loop {
             let error = match attempt().await {
                 Err(error) if matches!(error.reason, Reason::Locked | Reason::DigestMismatch) => {
@@ -105,9 +105,9 @@ impl Pve {
                 let holder = self.lock_holder(node, vmid).await;
                 return Err(locked_error(error.detail.into(), holder).with_log(error.log));
             }
-            if !said {
+            if !reported {
                 self.notifier.waiting(error.detail);
-                said = true;
+                reported = true;
             }
             self.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSE * 8);

@@ -1,6 +1,5 @@
 //! Runs commands on nodes with the system's `ssh`, so that the user's configuration applies.
-//!
-//! Never accepts an unknown host key, and never prompts in batch mode.
+//! Unknown host keys are rejected, and there are no prompts in batch mode.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -16,7 +15,7 @@ use super::error::SshError;
 use super::keyring::Keyring;
 use super::{multiplex, process};
 
-/// How often a silent node is asked whether it is there, in seconds, and how often in vain.
+/// Keepalive interval in seconds, and how many may remain unanswered.
 const ALIVE: (u32, u32) = (5, 3);
 /// How long a connection is kept for the next command, in seconds.
 const PERSIST: u32 = 60;
@@ -38,20 +37,22 @@ pub enum HostKeyPolicy {
     Pinned,
     /// The key that the user has confirmed once.
     Ask,
+    /// The key in the user's own known-hosts files; the user's own keys are used too.
+    User,
 }
 
 /// A connection to a node.
 #[derive(Clone, Debug)]
 pub struct Ssh {
     keyring: Keyring,
-    address: IpAddr,
+    address: String,
     user: String,
     alias: String,
     trust: HostKeyPolicy,
     config: Option<PathBuf>,
     port: Option<u16>,
     shared: bool,
-    /// How long a connection may take to come about.
+    /// Timeout for establishing a connection.
     connect: Duration,
     limit: Duration,
 }
@@ -67,7 +68,7 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
-/// Where a command printed something.
+/// An output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// On stdout.
@@ -82,10 +83,26 @@ impl Ssh {
     pub fn to(keyring: &Keyring, address: IpAddr, user: &str, alias: &str) -> Self {
         Self {
             keyring: keyring.clone(),
-            address,
+            address: address.to_string(),
             user: user.to_owned(),
             alias: alias.to_owned(),
             trust: HostKeyPolicy::Pinned,
+            config: None,
+            port: None,
+            shared: true,
+            connect: Duration::from_secs(timeouts::Limit::Ssh.default_seconds()),
+            limit: DEFAULT_TIMEOUT,
+        }
+    }
+
+    /// Connects to a machine that is no node, as `ssh USER@HOST` does without asking.
+    pub fn to_machine(keyring: &Keyring, host: &str, user: &str) -> Self {
+        Self {
+            keyring: keyring.clone(),
+            address: host.to_owned(),
+            user: user.to_owned(),
+            alias: format!("machine {host}"),
+            trust: HostKeyPolicy::User,
             config: None,
             port: None,
             shared: true,
@@ -108,7 +125,7 @@ impl Ssh {
         self
     }
 
-    /// Waits so long for a connection.
+    /// Sets the timeout for establishing a connection.
     #[must_use]
     pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect = limit;
@@ -122,14 +139,14 @@ impl Ssh {
         self
     }
 
-    /// Reads this configuration of `ssh` instead of the person's own.
+    /// Reads this configuration of `ssh` instead of the user's own.
     #[must_use]
     pub fn with_config_file(mut self, file: Option<PathBuf>) -> Self {
         self.config = file;
         self
     }
 
-    /// Returns the arguments of `ssh` for a person at a terminal: options and whom to reach.
+    /// Returns the arguments of `ssh` for use at a terminal: options and destination.
     pub fn arguments(&self) -> Vec<OsString> {
         self.all_arguments(true)
     }
@@ -145,26 +162,29 @@ impl Ssh {
             all.extend([OsString::from("-o"), text]);
         };
         let (known, strict) = match (self.trust, person) {
-            (HostKeyPolicy::Pinned, _) => (self.keyring.known_hosts(), "yes"),
-            (HostKeyPolicy::Ask, true) => (self.keyring.seen_hosts(), "ask"),
-            (HostKeyPolicy::Ask, false) => (self.keyring.seen_hosts(), "yes"),
+            (HostKeyPolicy::Pinned, _) => (Some(self.keyring.known_hosts()), "yes"),
+            (HostKeyPolicy::Ask, true) => (Some(self.keyring.seen_hosts()), "ask"),
+            (HostKeyPolicy::Ask, false) => (Some(self.keyring.seen_hosts()), "yes"),
+            (HostKeyPolicy::User, _) => (None, "yes"),
         };
-        option("HostKeyAlias", self.alias.clone().into());
-        option("UserKnownHostsFile", quoted(known));
-        option("GlobalKnownHostsFile", "/dev/null".into());
         option("StrictHostKeyChecking", strict.into());
-        // Only what we wrote there counts.
-        option("UpdateHostKeys", "no".into());
-        option("CheckHostIP", "no".into());
-        option("HashKnownHosts", "no".into());
-        option("IdentityFile", quoted(self.keyring.own_file()));
-        // An SSH agent with many keys would exceed the allowed attempts.
-        option("IdentitiesOnly", "yes".into());
+        if let Some(known) = known {
+            option("HostKeyAlias", self.alias.clone().into());
+            option("UserKnownHostsFile", quoted(known));
+            option("GlobalKnownHostsFile", "/dev/null".into());
+            // Only the entries that we wrote are valid.
+            option("UpdateHostKeys", "no".into());
+            option("CheckHostIP", "no".into());
+            option("HashKnownHosts", "no".into());
+            option("IdentityFile", quoted(self.keyring.own_file()));
+            // An SSH agent with many keys would exceed the allowed attempts.
+            option("IdentitiesOnly", "yes".into());
+        }
         option("ConnectTimeout", self.connect.as_secs().to_string().into());
         option("ServerAliveInterval", ALIVE.0.to_string().into());
         option("ServerAliveCountMax", ALIVE.1.to_string().into());
-        // A node must not use the person's agent, ports or programs, whatever their configuration
-        // says for other machines.
+        // A node must not use the user's agent, ports or programs, whatever their configuration
+        // allows for other machines.
         option("ForwardAgent", "no".into());
         option("ForwardX11", "no".into());
         option("ClearAllForwardings", "yes".into());
@@ -173,7 +193,7 @@ impl Ssh {
             option("BatchMode", "yes".into());
             option("LogLevel", "ERROR".into());
         }
-        let address = self.address.to_string();
+        let address = self.address.clone();
         let config = self.config.as_ref().map(|file| file.to_string_lossy());
         let port = self.port.map(|port| port.to_string()).unwrap_or_default();
         if !port.is_empty() {
@@ -201,16 +221,14 @@ impl Ssh {
         self
     }
 
-    /// Runs a line of the node's shell, with something on its stdin. Output that is larger than any
-    /// answer should be is an error, and the rest of it is not read. So is an answer that is not
-    /// whole in time.
+    /// Runs a shell command on the node with this stdin. Output that exceeds the size limit or is
+    /// not complete in time is an error.
     pub fn run(&self, line: &str, stdin: &[u8]) -> Result<Output, SshError> {
         let output = self.run_until(line, stdin, &|| false)?;
         output.ok_or_else(|| self.timeout_error())
     }
 
-    /// Does as [`Self::run`] unless `stop` says that nobody wants the answer any more: then it
-    /// ends at once, with `None`.
+    /// Like [`Self::run`], but returns `None` as soon as `stop` returns true.
     pub fn run_until(
         &self,
         line: &str,
@@ -238,25 +256,24 @@ impl Ssh {
         }))
     }
 
-    /// Runs a line of the node's shell with something on its stdin, and hands out what it prints
-    /// line by line, for as long as it runs. Returns its exit code.
+    /// Runs a shell command on the node with this stdin, and passes on its output line by line.
+    /// Returns its exit code.
     pub fn follow(
         &self,
         line: &str,
         stdin: &[u8],
-        hear: &(dyn Fn(Stream, &str) + Sync),
+        on_line: &(dyn Fn(Stream, &str) + Sync),
     ) -> Result<i32, SshError> {
-        let status = self.follow_until(line, stdin, hear, &|| false)?;
+        let status = self.follow_until(line, stdin, on_line, &|| false)?;
         status.ok_or_else(|| self.timeout_error())
     }
 
-    /// Does as [`Self::follow`] until `stop` says that it is enough: then it ends at once, with
-    /// `None`.
+    /// Like [`Self::follow`], but returns `None` as soon as `stop` returns true.
     pub fn follow_until(
         &self,
         line: &str,
         stdin: &[u8],
-        hear: &(dyn Fn(Stream, &str) + Sync),
+        on_line: &(dyn Fn(Stream, &str) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<i32>, SshError> {
         let limit = Limit::new(Duration::MAX, stop);
@@ -264,8 +281,8 @@ impl Ssh {
             line,
             stdin,
             &limit,
-            |from| each_line(from, MAX_LENGTH, |text| hear(Stream::Out, text)),
-            |from| each_line(from, MAX_LENGTH, |text| hear(Stream::Err, text)),
+            |from| each_line(from, MAX_LENGTH, |text| on_line(Stream::Out, text)),
+            |from| each_line(from, MAX_LENGTH, |text| on_line(Stream::Err, text)),
         )?;
         Ok(ended.map(|(status, (), ())| status))
     }
@@ -281,7 +298,7 @@ impl Ssh {
         }
     }
 
-    /// Returns `None` when the limit says that it is enough.
+    /// Returns `None` when it was stopped.
     fn start<A: Send, B: Send>(
         &self,
         line: &str,
@@ -291,11 +308,13 @@ impl Ssh {
         err: impl FnOnce(&mut dyn Read) -> B + Send,
     ) -> Result<Option<(i32, A, B)>, SshError> {
         let failed = |error: std::io::Error| SshError::Failed {
-            said: error.to_string().into(),
+            message: error.to_string().into(),
         };
         // Messages of `ssh` go to a file, separate from the output of the command. It is unlinked, so that a
         // killed driver leaves none behind.
-        let mut log = tempfile::tempfile_in(self.keyring.directory()).map_err(failed)?;
+        let directory = self.keyring.directory();
+        homestak_api::durable::create_private(directory).map_err(failed)?;
+        let mut log = tempfile::tempfile_in(directory).map_err(failed)?;
         let own = std::process::id();
         let mut ssh = process::ssh();
         ssh.arg("-E")
@@ -304,6 +323,8 @@ impl Ssh {
             .args(self.all_arguments(false))
             .arg("--")
             .arg(line);
+        let (address, user) = (&*self.address, &*self.user);
+        tracing::debug!(program = "ssh", address, user, "start");
         let ran = limit.run(&mut ssh, stdin, out, err);
         let Some((ended, out, err)) = ran.map_err(|error| SshError::from_spawn(&error))? else {
             return if limit.is_stopped() {
@@ -312,14 +333,15 @@ impl Ssh {
                 Err(self.timeout_error())
             };
         };
+        tracing::debug!(program = "ssh", address, status = %ended, "ended");
         let Some(status) = ended.code() else {
-            let said = format!("ssh was terminated ({ended})").into();
-            return Err(SshError::Failed { said });
+            let message = format!("ssh was terminated ({ended})").into();
+            return Err(SshError::Failed { message });
         };
         if status == OWN {
-            let mut said = Vec::new();
-            _ = log.read_to_end(&mut said);
-            if let Some(error) = SshError::from_log(&String::from_utf8_lossy(&said)) {
+            let mut text = Vec::new();
+            _ = log.read_to_end(&mut text);
+            if let Some(error) = SshError::from_log(&String::from_utf8_lossy(&text)) {
                 return Err(error);
             }
         }
@@ -327,7 +349,7 @@ impl Ssh {
     }
 }
 
-/// Writes a path so that `ssh` takes it as one: a space ends it, and `%` means something.
+/// Quotes a path for an option of `ssh`, where spaces and `%` are special.
 fn quoted(path: PathBuf) -> OsString {
     let text = path.to_string_lossy().replace('%', "%%");
     format!("\"{text}\"").into()

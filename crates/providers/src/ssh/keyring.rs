@@ -14,7 +14,7 @@ use homestak_engine::ports::{GuestUuid, HostKey, PortError};
 
 use super::{INSTALL, multiplex, process};
 
-/// How a private key begins that `ssh-keygen` wrote to its end, or as far as anyone can tell.
+/// First line of a private key of `ssh-keygen`.
 const HEAD: &str = "-----BEGIN OPENSSH PRIVATE KEY-----\n";
 const TAIL: &str = "-----END OPENSSH PRIVATE KEY-----\n";
 
@@ -22,7 +22,7 @@ const TAIL: &str = "-----END OPENSSH PRIVATE KEY-----\n";
 #[derive(Clone, Debug)]
 pub struct Keyring {
     directory: PathBuf,
-    /// How long programs of OpenSSH may take, and a lock that someone else has.
+    /// Timeout of OpenSSH programs and of the lock.
     timeouts: Timeouts,
 }
 
@@ -35,7 +35,7 @@ impl Keyring {
         }
     }
 
-    /// Waits no longer than this.
+    /// Sets the timeout.
     #[must_use]
     pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
         Self { timeouts, ..self }
@@ -46,12 +46,12 @@ impl Keyring {
         self.directory.join("id_ed25519")
     }
 
-    /// Returns the file in which guests are known by their UUIDs.
+    /// Returns the known-hosts file with the pinned keys of guests, by UUID.
     pub fn known_hosts(&self) -> PathBuf {
         self.directory.join("known_hosts")
     }
 
-    /// Returns the file in which guests are known that a person was asked about, by their UUIDs.
+    /// Returns the known-hosts file with keys that the user confirmed, by UUID.
     pub fn seen_hosts(&self) -> PathBuf {
         self.directory.join("seen_hosts")
     }
@@ -153,17 +153,17 @@ impl Keyring {
         let directory = file.parent().unwrap_or(&self.directory);
         durable::create_private(&self.directory).map_err(broken)?;
         durable::create_private(directory).map_err(broken)?;
-        // Beside its place, so that it gets there in one move.
+        // In the same directory, so that it is moved atomically.
         let new = tempfile::Builder::new()
             .prefix(".new-")
             .tempdir_in(directory)
             .map_err(broken)?;
         let made = new.path().join("key");
-        let output = process::make_key(&made, comment, self.timeouts.of(Limit::Ssh));
+        let output = process::create_key(&made, comment, self.timeouts.of(Limit::Ssh));
         let output = output.map_err(|error| missing(doing, &error))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let detail = format!("ssh-keygen failed: {}", said.trim());
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let detail = format!("ssh-keygen failed: {}", stderr.trim());
             return Err(refused(doing, detail));
         }
         self.install(&made, file).map_err(broken)
@@ -259,7 +259,7 @@ fn failed(doing: &str, error: &io::Error) -> PortError {
     refused(doing, error.to_string())
 }
 
-/// Says what to install.
+/// Returns the error for a missing program.
 fn missing(doing: &str, error: &io::Error) -> PortError {
     let mut made = failed(doing, error);
     if error.kind() == io::ErrorKind::NotFound {

@@ -8,7 +8,7 @@ mod process;
 mod quote;
 
 pub use client::{HostKeyPolicy, MAX_OUTPUT, Output, Ssh, Stream};
-pub use error::SshError;
+pub use error::{SshError, UnreachableReason};
 pub use keyring::Keyring;
 pub use quote::{quote, shell_line};
 

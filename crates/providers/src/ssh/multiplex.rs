@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use homestak_core::hex;
 use sha2::{Digest as _, Sha256};
 
 use super::process;
@@ -15,15 +16,15 @@ use super::process;
 /// socket has 33, and `ssh` adds 17 while it makes one.
 const MAX_LENGTH: usize = 108 - 33 - 17 - 2;
 
-/// Returns the path of the connection to a guest, and makes its directory. `None` when there is no
-/// safe place, so that nothing is shared.
+/// Returns the socket path of the connection to a guest, and creates its directory. `None` when
+/// there is no safe directory: then connections are not shared.
 pub(super) fn socket(keys: &Path, alias: &str, whom: &[&str]) -> Option<PathBuf> {
     let directory = directory(keys);
     safe(&directory).ok()?;
     Some(directory.join(format!("{}-{}", short(&[alias]), short(whom))))
 }
 
-/// Ends every connection to a guest; asking its holder may take so long.
+/// Closes all shared connections to a guest, within a timeout.
 pub(super) fn close(keys: &Path, alias: &str, within: Duration) {
     let Ok(entries) = fs_err::read_dir(directory(keys)) else {
         return;
@@ -32,13 +33,13 @@ pub(super) fn close(keys: &Path, alias: &str, within: Duration) {
     for entry in entries.filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
             // A connection that does not answer has ended; only its socket is left.
-            _ = process::end_master(&entry.path(), within);
+            _ = process::exit_master(&entry.path(), within);
             _ = fs_err::remove_file(entry.path());
         }
     }
 }
 
-/// Beside the keys where the path is short enough, otherwise in a place named after it.
+/// Beside the keys if the path is short enough, otherwise in a directory named after it.
 fn directory(keys: &Path) -> PathBuf {
     let beside = keys.join("shared");
     if beside.as_os_str().len() <= MAX_LENGTH {
@@ -58,16 +59,18 @@ fn safe(directory: &Path) -> io::Result<()> {
             if found.is_dir() && ours && found.mode() & 0o077 == 0 {
                 return Ok(());
             }
-            Err(io::Error::other("it belongs to another user"))
+            Err(io::Error::other(
+                "it belongs to another user, or others can access it",
+            ))
         }
         made => made,
     }
 }
 
-/// Sixteen characters that stand for texts.
+/// Returns a hash of some texts, as sixteen characters.
 fn short(parts: &[&str]) -> String {
     let hash = Sha256::digest(parts.join("\n").as_bytes());
-    hash[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&hash[..8])
 }
 
 #[cfg(test)]
@@ -78,7 +81,7 @@ mod tests {
     fn sockets_are_short_and_differ_by_guest_and_user() {
         let directory = tempfile::tempdir().expect("a directory");
         let long = directory.path().join("x".repeat(90));
-        fs_err::create_dir(&long).expect("made");
+        fs_err::create_dir(&long).expect("created");
         for keys in [directory.path(), &long] {
             let socket = |alias, whom: &[&str]| socket(keys, alias, whom).expect("a place");
             let one = socket("a", &["10.0.0.7", "ops"]);
@@ -95,7 +98,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().expect("a directory");
         let shared = directory.path().join("shared");
-        fs_err::create_dir(&shared).expect("made");
+        fs_err::create_dir(&shared).expect("created");
         let open = std::fs::Permissions::from_mode(0o777);
         fs_err::set_permissions(&shared, open).expect("changed");
         assert_eq!(socket(directory.path(), "a", &["b"]), None);

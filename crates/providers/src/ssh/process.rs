@@ -9,26 +9,29 @@ use std::time::Duration;
 
 use homestak_api::{environment, limit};
 
-/// Creates a key pair of type ed25519 without a passphrase at a path, and beside it with `.pub`.
-pub(super) fn make_key(path: &Path, comment: &str, within: Duration) -> io::Result<Output> {
+/// Creates an ed25519 key pair without a passphrase: the private key at `path`, the public key at
+/// the same path with `.pub`.
+pub(super) fn create_key(path: &Path, comment: &str, timeout: Duration) -> io::Result<Output> {
     let mut keygen = command("ssh-keygen");
     keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"]);
-    limit::output(keygen.arg(path), b"", within)
+    tracing::debug!(program = "ssh-keygen", "start");
+    limit::output(keygen.arg(path), b"", timeout)
 }
 
 /// Creates the command `ssh`; nothing is started yet.
 pub(super) fn ssh() -> std::process::Command {
     let mut ssh = command("ssh");
-    // Configurations often send the locale along, and a node rarely has the person's.
+    // `SendEnv LC_*` is common in configurations, and nodes often lack the locale of the user.
     ssh.env("LC_ALL", "C.UTF-8");
     ssh
 }
 
-/// Asks the holder of a shared connection to end it.
-pub(super) fn end_master(socket: &Path, within: Duration) -> io::Result<Output> {
+/// Ends a shared connection: asks its master process to exit (`ssh -O exit`).
+pub(super) fn exit_master(socket: &Path, timeout: Duration) -> io::Result<Output> {
     let mut ssh = command("ssh");
     ssh.args(["-F", "/dev/null", "-O", "exit", "-S"]);
-    limit::output(ssh.arg(socket).arg("node"), b"", within)
+    tracing::debug!(?socket, "close shared SSH connection");
+    limit::output(ssh.arg(socket).arg("node"), b"", timeout)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the module's process.rs")]
@@ -36,7 +39,7 @@ fn command(program: impl AsRef<OsStr>) -> std::process::Command {
     let mut command = std::process::Command::new(program);
     environment::clean(&mut command, environment::SSH);
     command
-        // A group of its own: an interrupt at the terminal is for us, and we end it.
+        // In its own process group, Ctrl-C does not reach it; the caller ends it.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,7 +1,9 @@
 //! Quotes commands for the shell of a node.
 
-/// Returns the line for a command. One word is a line of the shell already, such as
-/// `uptime | tail -1`; several are handed over as they are.
+pub use homestak_core::shell::quote_if_needed as quote;
+
+/// Returns the shell line for a command. A single argument is a shell line already, such as
+/// `uptime | tail -1`; several are quoted.
 pub fn shell_line(words: &[String]) -> String {
     match words {
         [line] => line.clone(),
@@ -10,15 +12,6 @@ pub fn shell_line(words: &[String]) -> String {
             words.join(" ")
         }
     }
-}
-
-/// Writes a word so that a shell takes it as it is.
-pub fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -35,12 +35,12 @@ impl Clock for FastClock {
 }
 
 /// A clock that is ahead of another and runs as fast.
-pub struct LateClock {
+pub struct ClockAhead {
     of: SharedClock,
     ahead: Mutex<Duration>,
 }
 
-impl LateClock {
+impl ClockAhead {
     pub fn new(of: &SharedClock, ahead: Duration) -> Self {
         Self {
             of: of.clone(),
@@ -48,14 +48,14 @@ impl LateClock {
         }
     }
 
-    /// Goes further ahead.
+    /// Moves it further ahead.
     pub fn jump(&self, by: Duration) {
         *self.ahead.lock().expect("a clock") += by;
     }
 }
 
 #[async_trait]
-impl Clock for LateClock {
+impl Clock for ClockAhead {
     fn now(&self) -> Timestamp {
         let ahead = *self.ahead.lock().expect("a clock");
         self.of.now() + jiff::SignedDuration::try_from(ahead).expect("a short time")

@@ -32,7 +32,7 @@ use world::{Guest, World};
 /// The token the server accepts.
 pub const TOKEN: &str = "homestak@pve!driver=0f0e0d0c-0b0a-4908-8706-050403020100";
 
-/// Limits that make a lost answer cheap.
+/// Limits with a short timeout for lost responses.
 pub fn limits() -> PveLimits {
     PveLimits {
         grace: Duration::from_secs(4),
@@ -122,6 +122,7 @@ pub fn vm(nth: u32) -> NewGuest {
                 gateway: None,
                 dns: Vec::new(),
                 packages: Vec::new(),
+                enrolment: None,
             },
         }),
         ssh_keys: vec!["ssh-ed25519 AAAA test".to_owned()],
@@ -161,7 +162,7 @@ pub fn check_secret(error: &PortError) {
     assert!(!text.contains("0f0e0d0c"), "{text}");
 }
 
-/// A guest of ours that someone else may have changed.
+/// Adds a guest of ours, with changes.
 pub fn add(world: &mut World, vmid: u32, nth: u32, change: impl FnOnce(&mut Guest)) -> GuestRef {
     let uuid = uuid(nth);
     let site = site();

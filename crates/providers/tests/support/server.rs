@@ -78,22 +78,22 @@ impl Server {
 }
 
 #[derive(Debug)]
-pub struct Cut;
+pub struct Disconnected;
 
-impl std::fmt::Display for Cut {
+impl std::fmt::Display for Disconnected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("cut")
     }
 }
 
-impl std::error::Error for Cut {}
+impl std::error::Error for Disconnected {}
 
 async fn answer(
     world: Arc<Mutex<World>>,
     request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Cut> {
+) -> Result<Response<Full<Bytes>>, Disconnected> {
     let (parts, body) = request.into_parts();
-    let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    let body = body.collect().await.map_err(|_| Disconnected)?.to_bytes();
     let authorized = parts.headers.get("authorization").is_some_and(|value| {
         value.as_bytes() == format!("PVEAPIToken={}", super::TOKEN).as_bytes()
     });
@@ -147,7 +147,7 @@ async fn answer(
         (fault, reply)
     };
     match fault {
-        Some(Fault::CutBefore | Fault::CutAfter) => Err(Cut),
+        Some(Fault::CutBefore | Fault::CutAfter) => Err(Disconnected),
         Some(Fault::StatusBefore(status) | Fault::StatusAfter(status)) => {
             Ok(render(&Reply::error(status, "Broken pipe")))
         }
@@ -156,7 +156,7 @@ async fn answer(
         }
         Some(Fault::Silence) => {
             tokio::time::sleep(Duration::from_secs(3600)).await;
-            Err(Cut)
+            Err(Disconnected)
         }
         Some(Fault::Answer(status, text)) => Ok(render(&Reply::error(status, text))),
         None | Some(Fault::Twice) => Ok(render(

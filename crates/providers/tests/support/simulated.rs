@@ -47,7 +47,7 @@ async fn serve(world: World, clock: SharedClock) -> SimulatedHost {
     }
 }
 
-/// Grants the token what the commands would: to its user and to itself, each path its own role.
+/// Grants privileges like the printed commands: to user and token, with a role for each path.
 pub fn granted(mut builder: Builder, grants: &[role::Grant]) -> Builder {
     for (at, grant) in grants.iter().enumerate() {
         let privileges: Vec<&str> = grant.privileges.iter().copied().collect();
@@ -60,7 +60,7 @@ pub fn granted(mut builder: Builder, grants: &[role::Grant]) -> Builder {
     builder
 }
 
-/// A World with a token that has the smallest role.
+/// A World with a token that has the minimal role.
 pub async fn simulated_host(prepare: impl FnOnce(Builder) -> Builder) -> SimulatedHost {
     bare_simulated_host(|mut builder| {
         builder = builder.separated_token(super::TOKEN);
@@ -93,10 +93,10 @@ pub fn abilities() -> Abilities {
 impl SimulatedHost {
     pub fn client(&self) -> Pve {
         self.client_with(PveLimits {
-            // Real time, unlike the rest: long enough for locks, whose seconds are short.
+            // Real time, unlike the rest: long enough for locks, which use the fast clock.
             answer: Duration::from_millis(1500),
             grace: Duration::from_secs(10),
-            // A busy machine stands still for seconds, which are many minutes here.
+            // A pause of seconds on a loaded machine is many minutes on the fast clock.
             upload_stall: Duration::from_secs(3600),
             lock: Duration::from_secs(3600),
             task_stall: Duration::from_secs(3600),
@@ -118,7 +118,7 @@ impl SimulatedHost {
     }
 
     pub async fn wait_until_idle(&self) {
-        while !self.world.is_quiet() {
+        while !self.world.is_idle() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }

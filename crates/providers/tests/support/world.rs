@@ -9,21 +9,21 @@ use super::calls::Call;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection ends, and nothing was done.
+    /// The connection ends before the request is executed.
     CutBefore,
-    /// The connection ends after it was done.
+    /// The connection ends after the request was executed.
     CutAfter,
-    /// Nothing was done, and the proxy says so in its way.
+    /// Not executed; the proxy returns an error.
     StatusBefore(u16),
-    /// It was done, and the proxy failed.
+    /// Executed; the proxy returns an error.
     StatusAfter(u16),
-    /// It was done, and the answer is nonsense.
+    /// Executed; the response is invalid.
     GarbageAfter,
-    /// It was done twice, as a proxy that retries does; the second answer comes.
+    /// Executed twice, as by a proxy that retries; the second response is returned.
     Twice,
-    /// It was done, and no answer comes.
+    /// Executed; no response is sent.
     Silence,
-    /// This is answered, and nothing was done.
+    /// Not executed; this response is returned.
     Answer(u16, &'static str),
 }
 

@@ -9,12 +9,12 @@ use homestak_core::doc::{Scalar, Value};
 
 pub(crate) use tokens::line_end;
 
-/// Why a document cannot be sealed or opened in place.
+/// Why a document cannot be encrypted or decrypted in place.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LayoutError {
     /// Aliases and merge keys share values, but encryption is bound to the path.
     #[error(
-        "anchors (`&`), aliases (`*`) and merge keys (`<<`) cannot be sealed; write the values instead"
+        "anchors (`&`), aliases (`*`) and merge keys (`<<`) cannot be encrypted; write the values instead"
     )]
     Alias,
     /// The position of a value was not found.

@@ -1,4 +1,4 @@
-//! `/v1/nodes`: what operators see of nodes, and revoke.
+//! `/v1/nodes`: operators list, inspect and revoke nodes.
 
 use std::sync::Arc;
 
@@ -8,51 +8,99 @@ use http::StatusCode;
 
 use super::{Answer, Call, blocking, json};
 use crate::app::App;
+use crate::published::ServedSpec;
 use crate::refusal::Refusal;
 
-/// `GET /v1/nodes`
+/// `GET /v1/nodes`: those that have enrolled, and those that are expected to.
 pub(super) fn list(call: &Call<'_>) -> Answer {
     call.operator()?;
-    let entries = call.app.nodes.all();
-    let nodes = entries
-        .iter()
-        .map(|entry| status(call.app, entry))
-        .collect();
+    let app = call.app;
+    let entries = app.nodes.all();
+    let served = app.served();
+    let specs = served.specs();
+    let expected = specs.filter_map(|spec| app.expected(spec.statement.uuid.as_str()));
+    let expected = expected.map(|spec| status_of_expected(&spec));
+    let known = entries.iter().map(|entry| status(app, entry));
+    let mut nodes: Vec<NodeStatus> = known.chain(expected).collect();
+    nodes.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
     Ok(json(StatusCode::OK, &Nodes { nodes }))
 }
 
 /// `GET /v1/nodes/{uuid}`
 pub(super) fn show(call: &Call<'_>, uuid: &str) -> Answer {
     call.operator()?;
-    let entry = find(call.app, uuid)?;
-    Ok(json(StatusCode::OK, &status(call.app, &entry)))
+    let found = match call.app.expected(uuid) {
+        Some(spec) => status_of_expected(&spec),
+        None => status(call.app, &*find(call.app, uuid)?),
+    };
+    Ok(json(StatusCode::OK, &found))
 }
 
-/// `POST /v1/nodes/{uuid}/revoke`: from the next request on, the node is refused.
+/// `POST /v1/nodes/{uuid}/revoke`: from the next request on, the node is refused. One that has not
+/// enrolled loses its tokens, and cannot enrol in another way either.
 pub(super) async fn revoke(call: &mut Call<'_>, uuid: &str) -> Answer {
     let operator = call.operator()?.to_owned();
     let app = call.app;
-    let entry = find(app, uuid)?;
+    find_or_expected(app, uuid)?;
     let request: Revocation = call.body().await?;
-    let mut revoked = (*entry).clone();
-    let at = app.now().as_second();
-    revoked.revoked.get_or_insert((at, request.reason));
-    let state = app.clone();
-    let recorded = revoked.clone();
-    blocking(move || state.nodes.put(recorded)).await?;
-    tracing::info!(operator, node = revoked.name, uuid, "node revoked");
-    Ok(json(StatusCode::OK, &status(app, &revoked)))
+    let (state, at, reason) = (app.clone(), app.now().as_second(), request.reason);
+    let change = move |entry: &NodeEntry| {
+        let mut revoked = entry.clone();
+        revoked.revoked.get_or_insert((at, reason));
+        Some(revoked)
+    };
+    let of = uuid.to_owned();
+    let revoked = blocking(move || {
+        // First: otherwise it could enrol between the two.
+        state.tokens.revoke_of(&of, at)?;
+        let expected = || state.served().of_guest(&of).map(|spec| not_enrolled(&spec));
+        let revoked = state.nodes.change_or_add(&of, expected, change)?;
+        state.jobs.cancel_of(&of, at)?;
+        Ok(revoked)
+    });
+    let revoked = revoked.await?.ok_or_else(Refusal::internal)?;
+    let answer = status(app, &revoked);
+    tracing::info!(operator, node = answer.name, uuid, "node revoked");
+    Ok(json(StatusCode::OK, &answer))
+}
+
+/// Returns what is recorded of a node that is revoked before it has enrolled.
+fn not_enrolled(spec: &ServedSpec) -> NodeEntry {
+    let statement = &spec.statement;
+    NodeEntry {
+        uuid: statement.uuid.as_str().to_owned(),
+        name: statement.node.clone(),
+        manifest: statement.manifest.clone(),
+        host: statement.host.clone(),
+        certificate: None,
+        public_key: None,
+        replaced: None,
+        replaced_until: None,
+        renewed_late: false,
+        enrolled: None,
+        revoked: None,
+        address: None,
+        agent: None,
+        last_contact: None,
+    }
+}
+
+/// Requires a node that has enrolled, or is expected to.
+pub(super) fn find_or_expected(app: &App, uuid: &str) -> Result<(), Refusal> {
+    match app.expected(uuid) {
+        Some(_) => Ok(()),
+        None => find(app, uuid).map(drop),
+    }
 }
 
 pub(super) fn find(app: &App, uuid: &str) -> Result<Arc<NodeEntry>, Refusal> {
-    app.nodes.by_uuid(uuid).ok_or_else(|| {
-        let message = format!("no node has the UUID `{uuid}`");
-        Refusal::new(StatusCode::NOT_FOUND, "E200", message)
-    })
+    let missing = || Refusal::new(StatusCode::NOT_FOUND, "E200", "no node has this UUID");
+    app.nodes.by_uuid(uuid).ok_or_else(missing)
 }
 
 fn status(app: &App, entry: &NodeEntry) -> NodeStatus {
     let spec = app.served().of_guest(&entry.uuid);
+    let last = app.accounts.of(&entry.uuid);
     NodeStatus {
         uuid: entry.uuid.clone(),
         name: entry.name.clone(),
@@ -64,7 +112,37 @@ fn status(app: &App, entry: &NodeEntry) -> NodeStatus {
         revoked: entry.revoked.as_ref().map(|(at, _)| *at),
         revoke_reason: entry.revoked.as_ref().map(|(_, reason)| reason.clone()),
         address: entry.address.clone(),
-        agent: entry.agent.clone(),
-        last_contact: entry.last_contact,
+        agent: last.agent.or_else(|| entry.agent.clone()),
+        last_contact: last.contact.max(entry.last_contact),
+        reported: last.reported,
+        result: last.result,
+        reported_generation: last.generation,
+        drift: last.drift,
+        error: last.error,
+    }
+}
+
+/// Returns what is known of a node that has not enrolled.
+fn status_of_expected(spec: &ServedSpec) -> NodeStatus {
+    let statement = &spec.statement;
+    let revoked = spec.published.revoked.as_ref();
+    NodeStatus {
+        uuid: statement.uuid.as_str().to_owned(),
+        name: statement.node.clone(),
+        manifest: statement.manifest.clone(),
+        host: statement.host.clone(),
+        generation: Some(statement.generation),
+        enrolled: None,
+        certificate_expires: None,
+        revoked: revoked.map(|revoked| revoked.at),
+        revoke_reason: revoked.map(|revoked| revoked.reason.clone()),
+        address: None,
+        agent: None,
+        last_contact: None,
+        reported: None,
+        result: None,
+        reported_generation: None,
+        drift: None,
+        error: None,
     }
 }

@@ -2,23 +2,25 @@
 
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-use http::{HeaderValue, Response, StatusCode};
-use http_body_util::Full;
-use serde_json::json as object;
-
 use homestak_api::publication::STATEMENT_HEADER;
+use homestak_api::v1::answer::SpecNames;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderValue, Response, StatusCode};
 
 use super::{Answer, Call, json};
+use crate::body::Body;
 use crate::caller::Caller;
 use crate::contact;
 use crate::published::ServedSpec;
-use crate::refusal::{Body, Refusal};
+use crate::refusal::Refusal;
+use crate::throttle::ThrottleKey;
 
 /// `GET /specs`
 pub(super) fn list(call: &Call<'_>) -> Response<Body> {
     let served = call.app.served();
-    json(StatusCode::OK, &object!({ "specs": served.spec_names() }))
+    let names = served.spec_names().into_iter().map(str::to_owned);
+    let specs = names.collect();
+    json(StatusCode::OK, &SpecNames { specs })
 }
 
 /// `GET /spec/{identity}`
@@ -39,7 +41,7 @@ pub(super) async fn get(call: &Call<'_>, identity: &str) -> Answer {
             return Err(Refusal::login(StatusCode::UNAUTHORIZED, "E301", *why));
         }
         Caller::Anonymous => {
-            let proof = contact::first(call, identity).await?;
+            let proof = contact::first(call, identity)?;
             proof.consume_if_single_use(call.app).await?;
             proof.spec
         }
@@ -48,11 +50,11 @@ pub(super) async fn get(call: &Call<'_>, identity: &str) -> Answer {
 }
 
 fn send(call: &Call<'_>, spec: &Arc<ServedSpec>) -> Response<Body> {
-    let known = call.head.headers.get(IF_NONE_MATCH);
-    let is_known = known.is_some_and(|known| lists(known, &spec.etag));
+    let mut listed = call.head.headers.get_all(IF_NONE_MATCH).iter();
+    let is_known = listed.any(|listed| lists(listed, &spec.etag));
     let body = match is_known {
-        true => Full::default(),
-        false => Full::new(spec.body.clone()),
+        true => Body::default(),
+        false => Body::from(spec.body.clone()),
     };
     let mut answer = Response::new(body);
     if is_known {
@@ -66,7 +68,7 @@ fn send(call: &Call<'_>, spec: &Arc<ServedSpec>) -> Response<Body> {
     answer
 }
 
-/// Tells whether an `If-None-Match` header has an entity tag (RFC 9110, weak comparison).
+/// Returns whether an `If-None-Match` header has an entity tag (RFC 9110, weak comparison).
 fn lists(header: &HeaderValue, tag: &HeaderValue) -> bool {
     let (Ok(header), Ok(tag)) = (header.to_str(), tag.to_str()) else {
         return false;
@@ -77,24 +79,25 @@ fn lists(header: &HeaderValue, tag: &HeaderValue) -> bool {
 
 /// `GET /v1/agents/{architecture}`: the program, for a node at its first contact or with its
 /// certificate. The identity is in the token or the certificate.
-pub(super) async fn agent(call: &Call<'_>, architecture: &str) -> Answer {
+pub(super) fn agent(call: &Call<'_>, architecture: &str) -> Answer {
     match &call.caller {
-        Caller::Node(_) | Caller::ExpiredNode(_) | Caller::Operator(_) => {}
+        Caller::Node(node) | Caller::ExpiredNode(node) => call.require_published(node)?,
+        Caller::Operator(_) => {}
         Caller::Refused(why) => {
             return Err(Refusal::login(StatusCode::UNAUTHORIZED, "E301", *why));
         }
         Caller::Anonymous => {
-            let header = call.head.headers.get(AUTHORIZATION);
-            let identity = contact::token_node(header)?;
-            contact::first(call, &identity).await?;
+            call.throttled(ThrottleKey::of(call.peer.address))?;
+            let identity = contact::token_node(&call.head.headers)?;
+            contact::first(call, &identity)?;
         }
     }
     let served = call.app.served();
     let agent = served.agents.get(architecture).ok_or_else(|| {
-        let message = format!("there is no agent for `{architecture}`");
+        let message = "there is no agent for this architecture";
         Refusal::new(StatusCode::NOT_FOUND, "E200", message)
     })?;
-    let mut answer = Response::new(Full::new(agent.program.clone()));
+    let mut answer = Response::new(Body::from(agent.program.clone()));
     let headers = answer.headers_mut();
     let kind = HeaderValue::from_static("application/octet-stream");
     headers.insert(CONTENT_TYPE, kind);

@@ -1,6 +1,6 @@
 //! `/v1/tokens`: provisioning tokens that were issued, and their revocation.
 
-use homestak_api::v1::node_status::{TokenStatus, Tokens};
+use homestak_api::v1::node_status::{Revocation, TokenStatus, Tokens};
 use homestak_store::registry::TokenEntry;
 use http::StatusCode;
 
@@ -19,16 +19,10 @@ pub(super) async fn list(call: &Call<'_>) -> Answer {
 /// `POST /v1/tokens/{id}/revoke`
 pub(super) async fn revoke(call: &mut Call<'_>, id: &str) -> Answer {
     let operator = call.operator()?.to_owned();
-    let (registry, id, at) = (
-        call.app.registry.clone(),
-        id.to_owned(),
-        call.app.now().as_second(),
-    );
-    let found = blocking(move || {
-        registry.revoke_token(&id, at)?;
-        registry.token(&id)
-    });
-    let token = found
+    call.body::<Revocation>().await?;
+    let (app, id, at) = (call.app.clone(), id.to_owned(), call.app.now().as_second());
+    let revoked = blocking(move || app.tokens.revoke(&id, at));
+    let token = revoked
         .await?
         .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "E200", "no token has this id"))?;
     tracing::info!(

@@ -70,7 +70,7 @@ async fn a_token_of_either_version_gets_its_own_node_the_signed_spec() {
 }
 
 #[tokio::test]
-async fn a_token_that_does_not_fit_is_refused_with_its_code() {
+async fn an_invalid_token_is_refused_with_its_code() {
     let site = TestSite::start().await;
     let good = site.claims(WEB, "web");
     let changed = |change: fn(&mut homestak_core::token::GuestClaims)| {
@@ -112,7 +112,7 @@ async fn a_token_that_does_not_fit_is_refused_with_its_code() {
         ),
     ];
     for (token, code, error) in cases {
-        // Each from a server that nobody failed at before.
+        // A new server for each, without earlier failures.
         let site = TestSite::start().await;
         let found = status(&site, "/spec/web", token.as_deref()).await;
         assert_eq!(found, (code, error.to_owned()), "{token:?}");
@@ -141,7 +141,7 @@ async fn an_ambiguous_name_needs_a_token_that_names_the_guest() {
 }
 
 #[tokio::test]
-async fn the_method_of_the_posture_is_one_more_way_in() {
+async fn the_posture_allows_an_additional_authentication_method() {
     let settings = ServerSettings::default();
     let site = TestSite::start_with(settings, |info| {
         info.trusted_networks = vec!["127.0.0.0/8".to_owned()];
@@ -149,6 +149,8 @@ async fn the_method_of_the_posture_is_one_more_way_in() {
     let site = site.await;
     site.publish(WEB, "web", |spec| {
         spec.first_contact = FirstContact::Network;
+        spec.token = None;
+        spec.had_token = false;
     });
     site.publish(DB, "db", |spec| {
         spec.first_contact = FirstContact::SiteToken;
@@ -173,7 +175,7 @@ async fn the_method_of_the_posture_is_one_more_way_in() {
 }
 
 #[tokio::test]
-async fn whoever_fails_too_often_waits() {
+async fn clients_that_fail_too_often_are_throttled() {
     let site = TestSite::start().await;
     for _ in 0..10 {
         assert_eq!(status(&site, "/spec/web", Some("a.b")).await.0, 400);

@@ -1,25 +1,22 @@
-//! Users, tokens, roles, access lists and tickets as the API shows them.
-//!
-//! In: calls under `/access`. Out: changes to who may do what.
-//! Never: checking what a call may do; that is `permission`.
+//! Calls under `/access`: users, tokens, groups, roles, access lists and tickets.
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, Fail, Outcome, permission};
+use super::{ApiError, Context, Outcome, permission};
 use crate::schema::format::split_list;
 use crate::world::access::{Grant, PRIVILEGES, Token, User};
 
-/// The texts of a user that are stored as they are.
+/// Properties of a user that are stored unchanged.
 const USER_FIELDS: [&str; 5] = ["comment", "email", "firstname", "lastname", "keys"];
 
 pub(crate) async fn ticket(context: &Context) -> Outcome {
-    let mut user = context.need("username")?.to_owned();
+    let mut user = context.required("username")?.to_owned();
     if let Some(realm) = context.text("realm")
         && !user.contains('@')
     {
         user = format!("{user}@{realm}");
     }
-    let password = context.need("password")?.to_owned();
+    let password = context.required("password")?.to_owned();
     let known = context
         .world
         .state()
@@ -32,18 +29,18 @@ pub(crate) async fn ticket(context: &Context) -> Outcome {
     if known.as_deref() != Some(password.as_str()) && !renewed {
         let wait = context.world.state().timing.refusal;
         context.world.sleep(wait).await;
-        return Err(Fail::new(401, "authentication failure"));
+        return Err(ApiError::new(401, "authentication failure"));
     }
     Ok(json!({
         "username": user,
-        "ticket": context.world.make_ticket(&user),
-        "CSRFPreventionToken": context.world.make_csrf(&user),
+        "ticket": context.world.create_ticket(&user),
+        "CSRFPreventionToken": context.world.create_csrf_token(&user),
         "cap": capabilities(context, &user),
     })
     .into())
 }
 
-/// What the web interface shows: privileges by area.
+/// Returns privileges by area, as the web interface uses them.
 fn capabilities(context: &Context, user: &str) -> Value {
     let state = context.world.state();
     let mut shown = Map::new();
@@ -128,7 +125,7 @@ fn token_info(token: &Token) -> Value {
 }
 
 pub(crate) fn user(context: &Context) -> Outcome {
-    let name = context.need("userid")?;
+    let name = context.required("userid")?;
     let state = context.world.state();
     let user = state.access.users.get(name).ok_or_else(|| no_user(name))?;
     let mut shown = user_fields(user);
@@ -142,8 +139,8 @@ pub(crate) fn user(context: &Context) -> Outcome {
     Ok(Value::Object(shown).into())
 }
 
-fn no_user(name: &str) -> Fail {
-    Fail::new(500, format!("no such user ('{name}')"))
+fn no_user(name: &str) -> ApiError {
+    ApiError::new(500, format!("no such user ('{name}')"))
 }
 
 fn set_user(context: &Context, user: &mut User) {
@@ -171,7 +168,7 @@ fn set_user(context: &Context, user: &mut User) {
 }
 
 pub(crate) fn create_user(context: &Context) -> Outcome {
-    let name = context.need("userid")?.to_owned();
+    let name = context.required("userid")?.to_owned();
     let mut user = User {
         enabled: true,
         ..User::default()
@@ -186,7 +183,7 @@ pub(crate) fn create_user(context: &Context) -> Outcome {
 }
 
 pub(crate) fn change_user(context: &Context) -> Outcome {
-    let name = context.need("userid")?;
+    let name = context.required("userid")?;
     let mut state = context.world.state();
     let user = state
         .access
@@ -198,10 +195,10 @@ pub(crate) fn change_user(context: &Context) -> Outcome {
 }
 
 pub(crate) fn delete_user(context: &Context) -> Outcome {
-    let name = context.need("userid")?;
+    let name = context.required("userid")?;
     let mut state = context.world.state();
     if state.access.users.remove(name).is_none() {
-        return Err(Fail::new(
+        return Err(ApiError::new(
             500,
             format!("delete user failed: user '{name}' does not exist"),
         ));
@@ -215,28 +212,28 @@ pub(crate) fn delete_user(context: &Context) -> Outcome {
 }
 
 pub(crate) fn tokens(context: &Context) -> Outcome {
-    let name = context.need("userid")?;
+    let name = context.required("userid")?;
     let state = context.world.state();
     let user = state.access.users.get(name).ok_or_else(|| no_user(name))?;
     Ok(token_list(user).into())
 }
 
 pub(crate) fn token(context: &Context) -> Outcome {
-    let (name, id) = (context.need("userid")?, context.need("tokenid")?);
+    let (name, id) = (context.required("userid")?, context.required("tokenid")?);
     let state = context.world.state();
     let user = state.access.users.get(name).ok_or_else(|| no_user(name))?;
     let token = user.tokens.get(id).ok_or_else(|| no_token(name, id))?;
     Ok(token_info(token).into())
 }
 
-fn no_token(name: &str, id: &str) -> Fail {
-    Fail::new(500, format!("no such token '{id}' for user '{name}'"))
+fn no_token(name: &str, id: &str) -> ApiError {
+    ApiError::new(500, format!("no such token '{id}' for user '{name}'"))
 }
 
 pub(crate) fn create_token(context: &Context) -> Outcome {
     let (name, id) = (
-        context.need("userid")?.to_owned(),
-        context.need("tokenid")?.to_owned(),
+        context.required("userid")?.to_owned(),
+        context.required("tokenid")?.to_owned(),
     );
     let separated = context.text("privsep").is_none_or(|text| text == "1");
     let mut state = context.world.state();
@@ -247,7 +244,7 @@ pub(crate) fn create_token(context: &Context) -> Outcome {
         .get_mut(&name)
         .ok_or_else(|| no_user(&name))?;
     if user.tokens.contains_key(&id) {
-        return Err(Fail::parameter("tokenid", "Token already exists."));
+        return Err(ApiError::parameter("tokenid", "Token already exists."));
     }
     let token = Token {
         secret: secret.clone(),
@@ -269,7 +266,7 @@ pub(crate) fn create_token(context: &Context) -> Outcome {
 }
 
 pub(crate) fn change_token(context: &Context) -> Outcome {
-    let (name, id) = (context.need("userid")?, context.need("tokenid")?);
+    let (name, id) = (context.required("userid")?, context.required("tokenid")?);
     let mut state = context.world.state();
     let user = state
         .access
@@ -290,7 +287,7 @@ pub(crate) fn change_token(context: &Context) -> Outcome {
 }
 
 pub(crate) fn delete_token(context: &Context) -> Outcome {
-    let (name, id) = (context.need("userid")?, context.need("tokenid")?);
+    let (name, id) = (context.required("userid")?, context.required("tokenid")?);
     let mut state = context.world.state();
     let user = state
         .access
@@ -322,16 +319,16 @@ pub(crate) fn roles(context: &Context) -> Outcome {
 }
 
 pub(crate) fn role(context: &Context) -> Outcome {
-    let name = context.need("roleid")?;
+    let name = context.required("roleid")?;
     let state = context.world.state();
     let role = state.access.roles.get(name);
-    let role = role.ok_or_else(|| Fail::new(500, format!("role '{name}' does not exist")))?;
+    let role = role.ok_or_else(|| ApiError::new(500, format!("role '{name}' does not exist")))?;
     let shown: Map<String, Value> = role.iter().map(|name| (name.clone(), json!(1))).collect();
     Ok(Value::Object(shown).into())
 }
 
 pub(crate) fn create_role(context: &Context) -> Outcome {
-    let name = context.need("roleid")?.to_owned();
+    let name = context.required("roleid")?.to_owned();
     let privileges = split_list(context.text("privs").unwrap_or(""))
         .map(ToOwned::to_owned)
         .collect();
@@ -344,7 +341,7 @@ pub(crate) fn create_role(context: &Context) -> Outcome {
 }
 
 pub(crate) fn change_role(context: &Context) -> Outcome {
-    let name = context.need("roleid")?.to_owned();
+    let name = context.required("roleid")?.to_owned();
     let wanted: Vec<String> = split_list(context.text("privs").unwrap_or(""))
         .map(ToOwned::to_owned)
         .collect();
@@ -357,7 +354,7 @@ pub(crate) fn change_role(context: &Context) -> Outcome {
         .access
         .roles
         .get_mut(&name)
-        .ok_or_else(|| Fail::new(500, format!("role '{name}' does not exist")))?;
+        .ok_or_else(|| ApiError::new(500, format!("role '{name}' does not exist")))?;
     if !append {
         role.clear();
     }
@@ -366,7 +363,7 @@ pub(crate) fn change_role(context: &Context) -> Outcome {
 }
 
 pub(crate) fn delete_role(context: &Context) -> Outcome {
-    let name = context.need("roleid")?;
+    let name = context.required("roleid")?;
     let mut state = context.world.state();
     if state.access.special.contains(name) {
         return Err(format!("auto-generated role '{name}' cannot be deleted").into());
@@ -382,10 +379,10 @@ pub(crate) fn acl(context: &Context) -> Outcome {
     let state = context.world.state();
     let has =
         |path: &str, name: &str| context.is_root() || state.allows(&context.identity, path, name);
-    // Those that the caller may change, or all for whoever may audit.
+    // `Sys.Audit` shows every entry, otherwise only those the caller may change.
     let listed = |grant: &&Grant| {
         has("/access", "Sys.Audit")
-            || permission::modifiers(&grant.path)
+            || permission::acl_privileges(&grant.path)
                 .iter()
                 .any(|name| has(&grant.path, name))
     };
@@ -408,9 +405,9 @@ pub(crate) fn acl(context: &Context) -> Outcome {
 }
 
 pub(crate) fn change_acl(context: &Context) -> Outcome {
-    let given = context.need("path")?;
-    let path = normal_path(given)
-        .ok_or_else(|| Fail::parameter("path", format!("invalid ACL path '{given}'")))?;
+    let given = context.required("path")?;
+    let path = normalize_path(given)
+        .ok_or_else(|| ApiError::parameter("path", format!("invalid ACL path '{given}'")))?;
     let propagate = context.text("propagate").is_none_or(|text| text == "1");
     let delete = context.flag("delete");
     let mut state = context.world.state();
@@ -435,10 +432,10 @@ pub(crate) fn change_acl(context: &Context) -> Outcome {
         }
     }
     if subjects.is_empty() {
-        let words = "either 'users', 'groups' or 'tokens' is required.";
-        return Err(Fail::parameter("users", words));
+        let message = "either 'users', 'groups' or 'tokens' is required.";
+        return Err(ApiError::parameter("users", message));
     }
-    for role in split_list(context.need("roles")?) {
+    for role in split_list(context.required("roles")?) {
         if !state.access.roles.contains_key(role) {
             return Err(format!("ACL update failed: role '{role}' does not exist").into());
         }
@@ -463,7 +460,7 @@ pub(crate) fn change_acl(context: &Context) -> Outcome {
     Ok(Value::Null.into())
 }
 
-fn normal_path(path: &str) -> Option<String> {
+fn normalize_path(path: &str) -> Option<String> {
     if !path.starts_with('/') {
         return None;
     }
@@ -495,7 +492,7 @@ pub(crate) fn permissions(context: &Context) -> Outcome {
     ]
     .map(ToOwned::to_owned)
     .to_vec();
-    // What the access list names, with all that is above it, and what is in a pool.
+    // Paths of the access list with their parents, and the members of pools.
     for grant in &state.access.grants {
         let parts = grant.path.match_indices('/').skip(1);
         paths.extend(parts.map(|(at, _)| grant.path[..at].to_owned()));
@@ -550,7 +547,7 @@ pub(crate) fn groups(context: &Context) -> Outcome {
 }
 
 pub(crate) fn create_group(context: &Context) -> Outcome {
-    let name = context.need("groupid")?.to_owned();
+    let name = context.required("groupid")?.to_owned();
     let mut state = context.world.state();
     if state.access.groups.contains_key(&name) {
         return Err(format!("create group failed: group '{name}' already exists").into());
@@ -563,7 +560,7 @@ pub(crate) fn create_group(context: &Context) -> Outcome {
 }
 
 pub(crate) fn delete_group(context: &Context) -> Outcome {
-    let name = context.need("groupid")?;
+    let name = context.required("groupid")?;
     let mut state = context.world.state();
     if state.access.groups.remove(name).is_none() {
         return Err(format!("group '{name}' does not exist").into());

@@ -1,7 +1,5 @@
-//! The guest agent and a container's interfaces.
-//!
-//! In: calls under `.../agent` and `.../interfaces`. Out: what the guest would say.
-//! Never: an answer before the guest has booted.
+//! Calls that the guest agent answers once the guest has booted, the interfaces of containers, and
+//! the cloud-init data of VMs.
 
 use std::time::Duration;
 
@@ -10,11 +8,11 @@ use serde_json::{Value, json};
 use super::{Context, Outcome};
 use crate::world::Kind;
 
-/// How long an agent that does not answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long Proxmox VE waits for an agent that does not answer.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Waits for the agent as PVE does: each miss costs a worker three seconds.
-async fn reach(context: &Context) -> Result<u32, super::Fail> {
+/// Fails unless the agent answers. As on PVE, a failure occupies a worker for three seconds.
+async fn require_agent(context: &Context) -> Result<u32, super::ApiError> {
     let vmid = context.vmid()?;
     let now = context.world.now();
     let (running, enabled, answers) = {
@@ -33,19 +31,19 @@ async fn reach(context: &Context) -> Result<u32, super::Fail> {
         return Err("No QEMU guest agent configured".into());
     }
     if !answers {
-        context.world.sleep(PATIENCE).await;
+        context.world.sleep(AGENT_TIMEOUT).await;
         return Err("QEMU guest agent is not running".into());
     }
     Ok(vmid)
 }
 
 pub(crate) async fn ping(context: &Context) -> Outcome {
-    reach(context).await?;
+    require_agent(context).await?;
     Ok(json!({ "result": {} }).into())
 }
 
 pub(crate) async fn interfaces(context: &Context) -> Outcome {
-    let vmid = reach(context).await?;
+    let vmid = require_agent(context).await?;
     let now = context.world.now();
     let state = context.world.state();
     let guest = state.guest(&context.node, Kind::Qemu, vmid)?;
@@ -53,14 +51,14 @@ pub(crate) async fn interfaces(context: &Context) -> Outcome {
 }
 
 pub(crate) async fn host_name(context: &Context) -> Outcome {
-    let vmid = reach(context).await?;
+    let vmid = require_agent(context).await?;
     let state = context.world.state();
     let name = state.guest(&context.node, Kind::Qemu, vmid)?.name();
     Ok(json!({ "result": { "host-name": name } }).into())
 }
 
 pub(crate) async fn os_info(context: &Context) -> Outcome {
-    reach(context).await?;
+    require_agent(context).await?;
     Ok(json!({ "result": {
         "id": "debian", "name": "Debian GNU/Linux", "pretty-name": "Debian GNU/Linux 13 (trixie)",
         "version": "13 (trixie)", "version-id": "13", "machine": "x86_64",
@@ -70,13 +68,13 @@ pub(crate) async fn os_info(context: &Context) -> Outcome {
 }
 
 pub(crate) async fn exec(context: &Context) -> Outcome {
-    reach(context).await?;
+    require_agent(context).await?;
     let pid = context.world.state().tasks.next_pid();
     Ok(json!({ "pid": pid }).into())
 }
 
 pub(crate) async fn exec_status(context: &Context) -> Outcome {
-    reach(context).await?;
+    require_agent(context).await?;
     Ok(json!({ "exited": 1, "exitcode": 0, "out-data": "" }).into())
 }
 
@@ -85,7 +83,7 @@ pub(crate) fn container_interfaces(context: &Context) -> Outcome {
     let now = context.world.now();
     let state = context.world.state();
     let guest = state.guest(&context.node, Kind::Lxc, vmid)?;
-    // A container that is off has nothing to say, which is no error.
+    // A stopped container has no interfaces, which is no error.
     let shown = guest.running.as_ref().map(|_| guest.interfaces_at(now));
     Ok(shown.unwrap_or(Value::Null).into())
 }
@@ -122,7 +120,7 @@ pub(crate) fn cloudinit_pending(context: &Context) -> Outcome {
     Ok(json!(list).into())
 }
 
-/// Writes the drive with first-boot data anew.
+/// Regenerates the cloud-init drive.
 pub(crate) fn cloudinit_update(context: &Context) -> Outcome {
     context.exists(Kind::Qemu, context.vmid()?)?;
     Ok(Value::Null.into())

@@ -1,31 +1,32 @@
-//! Who asks: tokens, tickets and the CSRF token.
-//!
-//! In: the credentials of a request. Out: an identity, `user@realm` or `user@realm!token`.
-//! Never: what the identity may do.
+//! Authentication by API token or by ticket and CSRF token. An identity is `user@realm` or
+//! `user@realm!token`.
 
 use sha2::Sha256;
 
-use super::{Credentials, Fail, Request};
+use super::{ApiError, Credentials, Request};
 use crate::hash::hex;
 use crate::world::World;
 
-/// How long a ticket is good for, in seconds.
-const TICKET_LIFE: i64 = 7_200;
+/// How long a ticket is valid, in seconds.
+const TICKET_LIFETIME: i64 = 7_200;
 
 impl World {
-    /// Returns who asks, or the refusal.
-    pub(crate) fn authenticate(&self, request: &Request) -> Result<String, Fail> {
+    /// Returns the identity of the caller.
+    pub(crate) fn authenticate(&self, request: &Request) -> Result<String, ApiError> {
         match &request.credentials {
-            Credentials::None => Err(Fail::silent(401, "No ticket")),
+            Credentials::None => Err(ApiError::without_body(401, "No ticket")),
             Credentials::Token(text) => self
                 .token_identity(text)
-                .ok_or_else(|| Fail::silent(401, "Authentication failed!")),
+                .ok_or_else(|| ApiError::without_body(401, "Authentication failed!")),
             Credentials::Ticket { ticket, csrf } => {
-                let user = self
-                    .verify_ticket(ticket)
-                    .ok_or_else(|| Fail::silent(401, "permission denied - invalid PVE ticket"))?;
+                let user = self.verify_ticket(ticket).ok_or_else(|| {
+                    ApiError::without_body(401, "permission denied - invalid PVE ticket")
+                })?;
                 if request.method != "GET" && !self.verify_csrf(&user, csrf.as_deref()) {
-                    return Err(Fail::silent(401, "Permission denied - invalid csrf token"));
+                    return Err(ApiError::without_body(
+                        401,
+                        "Permission denied - invalid csrf token",
+                    ));
                 }
                 Ok(user)
             }
@@ -44,20 +45,20 @@ impl World {
             .then(|| identity.to_owned())
     }
 
-    /// Makes a ticket for a user.
-    pub(crate) fn make_ticket(&self, user: &str) -> String {
+    /// Creates a ticket for a user.
+    pub(crate) fn create_ticket(&self, user: &str) -> String {
         let time = self.epoch();
         let plain = format!("PVE:{user}:{time:08X}");
         format!("{plain}::{}", self.sign(&plain))
     }
 
-    /// Makes the CSRF token that goes with a user's tickets.
-    pub(crate) fn make_csrf(&self, user: &str) -> String {
+    /// Creates the CSRF token that goes with a user's tickets.
+    pub(crate) fn create_csrf_token(&self, user: &str) -> String {
         let time = format!("{:08X}", self.epoch());
         format!("{time}:{}", self.sign(&format!("{time}:{user}")))
     }
 
-    /// Returns the user of a good ticket.
+    /// Returns the user of a valid ticket.
     pub(crate) fn verify_ticket(&self, ticket: &str) -> Option<String> {
         let (plain, signature) = ticket.split_once("::")?;
         if self.sign(plain) != signature {
@@ -71,7 +72,7 @@ impl World {
             .users
             .get(user)
             .is_some_and(|user| user.enabled);
-        (known && (-300..TICKET_LIFE).contains(&age)).then(|| user.to_owned())
+        (known && (-300..TICKET_LIFETIME).contains(&age)).then(|| user.to_owned())
     }
 
     fn verify_csrf(&self, user: &str, csrf: Option<&str>) -> bool {

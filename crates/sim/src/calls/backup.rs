@@ -1,8 +1,5 @@
-//! Backups: archives of guests on a storage, with notes and protection.
-//!
-//! An archive holds the configuration of its guest; what becomes of it is in `restore`.
-//! In: guests and a storage. Out: archives.
-//! Never: restoring.
+//! Backups: archives of guests on a storage, with notes and protection. Restoring them is in
+//! `restore`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::permission::{allows, require};
 use super::storage::{check_access, volume_of};
-use super::{Context, Fail, Outcome};
+use super::{ApiError, Context, Outcome};
 use crate::guest::config::Config;
 use crate::guest::drive::{Drive, is_drive, is_mount};
 use crate::schema::format::split_list;
@@ -18,13 +15,13 @@ use crate::world::Kind;
 use crate::world::run::Job;
 use crate::world::state::{Backup, BackupDisk, Guest, State, Volume};
 
-/// How a backup is made.
+/// The options of a backup job.
 #[derive(Clone)]
-struct Plan {
+struct BackupPlan {
     storage: String,
     mode: String,
-    /// What the name of the archive ends in.
-    ending: &'static str,
+    /// The file extension of the compression, with its dot.
+    extension: &'static str,
     notes: String,
     protected: bool,
     limit: Option<u64>,
@@ -32,10 +29,10 @@ struct Plan {
 
 pub(crate) fn create(context: &Context) -> Outcome {
     let text = |name: &str| context.text(name).unwrap_or("").to_owned();
-    let plan = Plan {
+    let plan = BackupPlan {
         storage: context.text("storage").unwrap_or("local").to_owned(),
         mode: context.text("mode").unwrap_or("snapshot").to_owned(),
-        ending: match context.text("compress") {
+        extension: match context.text("compress") {
             Some("zstd") => ".zst",
             Some("gzip" | "1") => ".gz",
             Some("lzo") => ".lzo",
@@ -45,12 +42,11 @@ pub(crate) fn create(context: &Context) -> Outcome {
         protected: context.flag("protected"),
         limit: context.number("bwlimit"),
     };
-    may_set(context, &plan.storage)?;
+    check_options(context, &plan.storage)?;
     let all = context.flag("all") || context.text("pool").is_some();
-    let chosen = chosen(context)?;
     let mut guests = Vec::new();
     let mut denied = None;
-    for vmid in chosen {
+    for vmid in selected_guests(context)? {
         if allows(context, &format!("/vms/{vmid}"), "VM.Backup") {
             guests.push(vmid);
         } else if !all {
@@ -75,7 +71,7 @@ pub(crate) fn create(context: &Context) -> Outcome {
     })
 }
 
-fn may_set(context: &Context, storage: &str) -> Result<(), Fail> {
+fn check_options(context: &Context, storage: &str) -> Result<(), ApiError> {
     require(
         context,
         &format!("/storage/{storage}"),
@@ -86,7 +82,7 @@ fn may_set(context: &Context, storage: &str) -> Result<(), Fail> {
     }
     for name in ["tmpdir", "dumpdir", "script", "job-id"] {
         if context.text(name).is_some() {
-            return Err(Fail::parameter(name, "Only root may set this option."));
+            return Err(ApiError::parameter(name, "Only root may set this option."));
         }
     }
     if context.text("prune-backups").is_some() {
@@ -104,8 +100,8 @@ fn may_set(context: &Context, storage: &str) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Returns the guests to back up: those named, of a pool, or all, as far as they are on this host.
-fn chosen(context: &Context) -> Result<Vec<u32>, Fail> {
+/// Returns the guests on this host to back up: those named, those of a pool, or all.
+fn selected_guests(context: &Context) -> Result<Vec<u32>, ApiError> {
     let ids = |name: &str| -> Vec<u32> {
         split_list(context.text(name).unwrap_or(""))
             .filter_map(|id| id.parse().ok())
@@ -114,24 +110,24 @@ fn chosen(context: &Context) -> Result<Vec<u32>, Fail> {
     let (named, excluded) = (ids("vmid"), ids("exclude"));
     let all = context.flag("all") || context.text("exclude").is_some();
     if all && !named.is_empty() {
-        return Err(Fail::parameter(
+        return Err(ApiError::parameter(
             "all",
             "option conflicts with option 'vmid'",
         ));
     }
     if !all && named.is_empty() && context.text("pool").is_none() {
-        return Err(Fail::parameter("vmid", "property is missing"));
+        return Err(ApiError::parameter("vmid", "property is missing"));
     }
     let state = context.world.state();
     let here = state.guests.values();
     let here = here.filter(|guest| guest.node == context.node && !excluded.contains(&guest.vmid));
-    let mut chosen: Vec<u32> = match context.text("pool") {
+    let mut selected: Vec<u32> = match context.text("pool") {
         Some(pool) => here
             .map(|guest| guest.vmid)
             .filter(|vmid| state.pool_of.get(vmid).is_some_and(|of| of == pool))
             .collect(),
         None if all => here.map(|guest| guest.vmid).collect(),
-        // One that is elsewhere is skipped; one that is nowhere fails later.
+        // A guest on another host is skipped; one that does not exist fails in the task.
         None => named
             .into_iter()
             .filter(|vmid| {
@@ -140,13 +136,13 @@ fn chosen(context: &Context) -> Result<Vec<u32>, Fail> {
             })
             .collect(),
     };
-    chosen.sort_unstable();
-    Ok(chosen)
+    selected.sort_unstable();
+    Ok(selected)
 }
 
-async fn run(job: &Job, plan: &Plan, guests: Vec<u32>) -> Result<(), String> {
+async fn run(job: &Job, plan: &BackupPlan, guests: Vec<u32>) -> Result<(), String> {
     let name = &plan.storage;
-    let fit = {
+    let usable = {
         let state = job.world.state();
         let storage = state.storage_on(&job.node, name);
         storage.and_then(|storage| {
@@ -158,10 +154,10 @@ async fn run(job: &Job, plan: &Plan, guests: Vec<u32>) -> Result<(), String> {
             }
         })
     };
-    fit.map_err(|fault| format!("could not get storage information for '{name}': {fault}"))?;
+    usable.map_err(|fault| format!("could not get storage information for '{name}': {fault}"))?;
     let mut faults = 0;
     for vmid in guests {
-        if let Err(fault) = dump(job, plan, vmid).await {
+        if let Err(fault) = back_up(job, plan, vmid).await {
             if fault == "received interrupt" {
                 return Err("interrupted by signal".to_owned());
             }
@@ -177,8 +173,8 @@ async fn run(job: &Job, plan: &Plan, guests: Vec<u32>) -> Result<(), String> {
     Ok(())
 }
 
-/// Backs one guest up. Its configuration is locked meanwhile.
-async fn dump(job: &Job, plan: &Plan, vmid: u32) -> Result<(), String> {
+/// Backs up one guest, whose configuration is locked meanwhile.
+async fn back_up(job: &Job, plan: &BackupPlan, vmid: u32) -> Result<(), String> {
     let began = job.world.clock().now();
     let (kind, backup) = {
         let kind = {
@@ -191,16 +187,16 @@ async fn dump(job: &Job, plan: &Plan, vmid: u32) -> Result<(), String> {
         };
         job.log(format!(
             "INFO: Starting Backup of VM {vmid} ({})",
-            kind.word()
+            kind.api_name()
         ));
         let _lock = job.lock_guest(kind, vmid).await?;
         let mut state = job.world.state();
-        let notes = notes_of(&state, plan, &job.node, vmid);
+        let notes = render_notes(&state, plan, &job.node, vmid);
         let guest = state.guest(&job.node, kind, vmid)?;
         if let Some(lock) = guest.config.value("lock") {
             return Err(format!("{} is locked ({lock})", kind.title()));
         }
-        let backup = archived(&state, guest, notes, plan.protected);
+        let backup = backup_of(&state, guest, notes, plan.protected);
         let guest = state.guest_mut(&job.node, kind, vmid)?;
         guest.config.set("lock", "backup");
         (kind, backup)
@@ -221,9 +217,9 @@ async fn dump(job: &Job, plan: &Plan, vmid: u32) -> Result<(), String> {
     };
     let name = format!(
         "backup/vzdump-{}-{vmid}-{}.{stem}{}",
-        kind.word(),
+        kind.api_name(),
         began.strftime("%Y_%m_%d-%H_%M_%S"),
-        plan.ending
+        plan.extension
     );
     let mut state = job.world.state();
     let storage = state.storage(&plan.storage)?;
@@ -234,7 +230,7 @@ async fn dump(job: &Job, plan: &Plan, vmid: u32) -> Result<(), String> {
     let boots = backup.boots.clone();
     let archive = Volume {
         content: "backup",
-        format: format!("{stem}{}", plan.ending),
+        format: format!("{stem}{}", plan.extension),
         size: used,
         used,
         ctime: began.as_second(),
@@ -250,7 +246,7 @@ async fn dump(job: &Job, plan: &Plan, vmid: u32) -> Result<(), String> {
     Ok(())
 }
 
-fn notes_of(state: &State, plan: &Plan, node: &str, vmid: u32) -> String {
+fn render_notes(state: &State, plan: &BackupPlan, node: &str, vmid: u32) -> String {
     let name = state.guests.get(&vmid).map(Guest::name).unwrap_or_default();
     plan.notes
         .replace("{{guestname}}", &name)
@@ -260,8 +256,8 @@ fn notes_of(state: &State, plan: &Plan, node: &str, vmid: u32) -> String {
         .replace("\\n", "\n")
 }
 
-/// Returns what an archive of a guest holds: its configuration as it is now, and its disks.
-pub(crate) fn archived(state: &State, guest: &Guest, notes: String, protected: bool) -> Backup {
+/// Returns the content of an archive of a guest: its current configuration and its disks.
+pub(crate) fn backup_of(state: &State, guest: &Guest, notes: String, protected: bool) -> Backup {
     let mut config = Config::from_pairs(guest.config.values().clone());
     config.remove("lock");
     let mut disks = BTreeMap::new();
@@ -269,17 +265,17 @@ pub(crate) fn archived(state: &State, guest: &Guest, notes: String, protected: b
         let drive = Drive::parse(guest.kind, text);
         let included = match guest.kind {
             Kind::Qemu => is_drive(key) && !drive.is_cdrom() && drive.part("backup") != Some("0"),
-            // Mount points other than the root are left out unless they ask for it.
+            // Mount points other than the root are excluded unless they set `backup=1`.
             Kind::Lxc => key == "rootfs" || is_mount(key) && drive.part("backup") == Some("1"),
         };
         let Some((storage, name)) = drive.volume().split_once(':').filter(|_| included) else {
             continue;
         };
         let known = state.volume(&guest.node, drive.volume());
-        let ending = name.rsplit('.').next().unwrap_or("raw");
+        let extension = name.rsplit('.').next().unwrap_or("raw");
         let disk = BackupDisk {
             storage: storage.to_owned(),
-            format: known.map_or_else(|| ending.to_owned(), |known| known.format.clone()),
+            format: known.map_or_else(|| extension.to_owned(), |known| known.format.clone()),
             size: known.map_or(drive.size(), |known| known.size),
             used: known.map_or(0, |known| known.used),
         };
@@ -295,7 +291,7 @@ pub(crate) fn archived(state: &State, guest: &Guest, notes: String, protected: b
     }
 }
 
-/// Shows the configuration in a backup, as it is in the file.
+/// Returns the configuration in a backup as text.
 pub(crate) fn extract_config(context: &Context) -> Outcome {
     let (storage, name) = volume_of(context)?;
     check_access(context, &storage, &name, None)?;
@@ -313,7 +309,7 @@ pub(crate) fn extract_config(context: &Context) -> Outcome {
     Ok(json!(text).into())
 }
 
-/// Returns what a backup on a storage holds.
+/// Returns the content of a backup on a storage.
 pub(crate) fn find<'s>(
     state: &'s State,
     host: &str,
@@ -331,13 +327,13 @@ pub(crate) fn find<'s>(
 }
 
 /// Changes the notes and the protection of a backup.
-pub(crate) fn mark(context: &Context) -> Outcome {
+pub(crate) fn update_attributes(context: &Context) -> Outcome {
     let (storage, name) = volume_of(context)?;
     check_access(context, &storage, &name, None)?;
     let mut state = context.world.state();
     find(&state, &context.node, &storage, &name)?;
     let known = state.storage_mut(&storage)?;
-    let key = (known.place(&context.node), name);
+    let key = (known.volume_host(&context.node), name);
     if let Some(backup) = known
         .volumes
         .get_mut(&key)

@@ -2,16 +2,16 @@
 //!
 //! A clone has everything its source has, tags and notes included, except for its SMBIOS uuid,
 //! generation id, hardware addresses and, for a VM, its name.
-//! In: a source and a new id. Out: a copy.
-//! Never: changing the source.
 
 use std::time::Duration;
 
-use super::disk::{NewDisk, allocate, formatting, has_directories, make_cloudinit, progress};
+use super::disk::{
+    NewDisk, allocate, create_cloudinit_drive, formatting_line, is_file_based, log_progress,
+};
 use super::permission::{require, require_guest};
 use super::vm_config::may_use_bridge;
-use super::vm_create::{abandon, blank, may_create};
-use super::{Context, Fail, Outcome};
+use super::vm_create::{clean_up, empty_guest, may_create};
+use super::{ApiError, Context, Outcome};
 use crate::guest::config::Config;
 use crate::guest::drive::{Drive, is_drive, is_mount};
 use crate::world::Kind;
@@ -22,8 +22,8 @@ use crate::world::state::{Boots, Guest, Volume};
 /// How long a clone waits for the locks of its source and target.
 const CLONE_LOCK: Duration = Duration::from_secs(1);
 
-/// What a clone is to be.
-struct Plan {
+/// The options of a clone.
+struct ClonePlan {
     kind: Kind,
     source: u32,
     target: u32,
@@ -35,18 +35,18 @@ struct Plan {
     limit: Option<u64>,
     pool: Option<String>,
     snapshot: Option<String>,
-    onto: String,
+    target_node: String,
 }
 
-fn exists_already(kind: Kind, target: u32) -> String {
+fn already_exists(kind: Kind, target: u32) -> String {
     format!(
         "unable to create {} {target}: config file already exists",
         kind.title()
     )
 }
 
-/// Returns the configuration a clone starts from. Notes of a snapshot are its own.
-fn original(guest: &Guest, snapshot: Option<&str>) -> Result<Config, String> {
+/// Returns the configuration a clone starts from. A snapshot has notes of its own.
+fn source_config(guest: &Guest, snapshot: Option<&str>) -> Result<Config, String> {
     let Some(name) = snapshot else {
         return Ok(Config::from_pairs(guest.config.values().clone()));
     };
@@ -72,7 +72,7 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
     let pool = text("pool");
     require_guest(context, source, None, "VM.Clone")?;
     may_create(context, target, pool.as_deref())?;
-    let onto = context.text("target").unwrap_or(&context.node).to_owned();
+    let target_node = context.text("target").unwrap_or(&context.node).to_owned();
     let snapshot = text("snapname");
     let (config, template, running) = {
         let state = context.world.state();
@@ -80,13 +80,13 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
         if let Some(lock) = guest.config.value("lock") {
             return Err(format!("{} is locked ({lock})", kind.title()).into());
         }
-        if !state.hosts.contains_key(&onto) {
-            return Err(Fail::parameter(
+        if !state.hosts.contains_key(&target_node) {
+            return Err(ApiError::parameter(
                 "target",
-                format!("no such cluster node '{onto}'"),
+                format!("no such cluster node '{target_node}'"),
             ));
         }
-        let config = original(guest, snapshot.as_deref())?;
+        let config = source_config(guest, snapshot.as_deref())?;
         (config, guest.is_template(), guest.running.is_some())
     };
     let full = context.text("full").map_or(!template, |text| text == "1");
@@ -96,13 +96,13 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
         }
     }
     if context.world.state().guests.contains_key(&target) {
-        return Err(exists_already(kind, target).into());
+        return Err(already_exists(kind, target).into());
     }
     if kind == Kind::Lxc && full && running && snapshot.is_none() {
         return Err("Cannot do full clones on a running container without snapshots".into());
     }
     for (key, text) in disks_of(kind, &config) {
-        may_copy(context, kind, &onto, full, &key, &text)?;
+        may_copy(context, kind, &target_node, full, &key, &text)?;
     }
     for (_, text) in config.networks() {
         may_use_bridge(context, &text)?;
@@ -111,7 +111,7 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
         Kind::Qemu => "name",
         Kind::Lxc => "hostname",
     };
-    let plan = Plan {
+    let plan = ClonePlan {
         kind,
         source,
         target,
@@ -123,7 +123,7 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
         limit: context.number("bwlimit"),
         pool,
         snapshot,
-        onto,
+        target_node,
     };
     let task = match kind {
         Kind::Qemu => "qmclone",
@@ -146,15 +146,15 @@ fn disks_of(kind: Kind, config: &Config) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Fails unless a disk can be copied in this way, to where it shall go, by the caller.
+/// Fails unless the caller may copy a disk to its target and the storage supports the kind of copy.
 fn may_copy(
     context: &Context,
     kind: Kind,
-    onto: &str,
+    target_node: &str,
     full: bool,
     key: &str,
     text: &str,
-) -> Result<(), Fail> {
+) -> Result<(), ApiError> {
     let drive = Drive::parse(kind, text);
     let volume = drive.volume();
     let Some((own, name)) = volume.split_once(':') else {
@@ -169,9 +169,9 @@ fn may_copy(
         let known = state.storage(own)?;
         let file = name.rsplit('/').next().unwrap_or(name);
         let base = file.starts_with("base-") || file.starts_with("basevol-");
-        // A file stands on another one only as qcow2, which a container cannot be.
-        let able = base && (kind == Kind::Qemu || !has_directories(&known.kind));
-        if !full && !able && !drive.is_cloudinit() {
+        // On file-based storages only qcow2 images have a base, and containers do not use qcow2.
+        let linkable = base && (kind == Kind::Qemu || !is_file_based(&known.kind));
+        if !full && !linkable && !drive.is_cloudinit() {
             return Err(match kind {
                 Kind::Qemu => {
                     format!("Linked clone feature is not supported for '{volume}' ({key})")
@@ -180,14 +180,14 @@ fn may_copy(
             }
             .into());
         }
-        if *onto != context.node && !known.shared {
+        if *target_node != context.node && !known.shared {
             let title = kind.title();
             return Err(format!(
-                "can't clone {title} to node '{onto}' ({title} uses local storage)"
+                "can't clone {title} to node '{target_node}' ({title} uses local storage)"
             )
             .into());
         }
-        state.storage_on(onto, storage)?;
+        state.storage_on(target_node, storage)?;
     }
     require(
         context,
@@ -196,9 +196,9 @@ fn may_copy(
     )
 }
 
-async fn run(job: &Job, plan: Plan) -> Result<(), String> {
+async fn run(job: &Job, plan: ClonePlan) -> Result<(), String> {
     let kind = plan.kind;
-    // A source that runs is locked for one; one that is off is shared.
+    // A running source is locked exclusively, a stopped one shared.
     let running = {
         let state = job.world.state();
         state.guest(&job.node, kind, plan.source)?.running.is_some()
@@ -217,12 +217,12 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
         .await
         .map_err(|fault| format!("clone failed: {fault}"))?;
     {
-        let (now, sweep) = (job.world.now(), job.world.last_sweep());
+        let (now, last_update) = (job.world.now(), job.world.last_status_update());
         let mut state = job.world.state();
         if state.guests.contains_key(&plan.target) {
-            return Err(exists_already(kind, plan.target));
+            return Err(already_exists(kind, plan.target));
         }
-        let mut guest = blank(plan.target, kind, &plan.onto, now, "clone");
+        let mut guest = empty_guest(plan.target, kind, &plan.target_node, now, "clone");
         guest.config.set(
             "description",
             format!(
@@ -230,16 +230,16 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
                 if kind == Kind::Qemu { "qm" } else { "vz" }
             ),
         );
-        state.add_guest(guest, sweep);
+        state.add_guest(guest, last_update);
     }
     if let Err(fault) = copy(job, &plan).await {
-        abandon(job, plan.target);
+        clean_up(job, plan.target);
         return Err(format!("clone failed: {fault}"));
     }
     Ok(())
 }
 
-async fn copy(job: &Job, plan: &Plan) -> Result<(), String> {
+async fn copy(job: &Job, plan: &ClonePlan) -> Result<(), String> {
     let kind = plan.kind;
     let what = match kind {
         Kind::Qemu => "VM",
@@ -253,7 +253,7 @@ async fn copy(job: &Job, plan: &Plan) -> Result<(), String> {
         let state = job.world.state();
         let guest = state.guest(&job.node, kind, plan.source)?;
         (
-            original(guest, plan.snapshot.as_deref())?,
+            source_config(guest, plan.snapshot.as_deref())?,
             guest.boots.clone(),
         )
     };
@@ -270,8 +270,8 @@ async fn copy(job: &Job, plan: &Plan) -> Result<(), String> {
     finish(job, plan, config, boots)
 }
 
-/// Gives the clone an identity of its own and puts it in place. Everything else is its source's.
-fn finish(job: &Job, plan: &Plan, mut config: Config, boots: Boots) -> Result<(), String> {
+/// Gives the clone its own identity and stores its configuration.
+fn finish(job: &Job, plan: &ClonePlan, mut config: Config, boots: Boots) -> Result<(), String> {
     let now = job.world.now();
     let mut state = job.world.state();
     config.renew_addresses(&mut state.random);
@@ -297,22 +297,22 @@ fn finish(job: &Job, plan: &Plan, mut config: Config, boots: Boots) -> Result<()
     let guest = state
         .guests
         .get_mut(&plan.target)
-        .ok_or("clone target is gone")?;
+        .ok_or("clone target no longer exists")?;
     guest.config = config;
     guest.boots = boots;
     guest.touched = now;
     Ok(())
 }
 
-async fn copy_drive(job: &Job, plan: &Plan, key: &str, text: &str) -> Result<String, String> {
+async fn copy_drive(job: &Job, plan: &ClonePlan, key: &str, text: &str) -> Result<String, String> {
     let mut drive = Drive::parse(plan.kind, text);
     let volume = drive.volume().to_owned();
     if drive.is_cloudinit() {
         let storage = volume.split(':').next().unwrap_or("").to_owned();
         job.log(format!("create full clone of drive {key} ({volume})"));
-        let text = make_cloudinit(job, plan.target, &storage).await?;
-        let made = text.split(',').next().unwrap_or("").to_owned();
-        job.log(format!("allocated target volume '{made}'"));
+        let text = create_cloudinit_drive(job, plan.target, &storage).await?;
+        let created = text.split(',').next().unwrap_or("").to_owned();
+        job.log(format!("allocated target volume '{created}'"));
         return Ok(text);
     }
     if drive.is_cdrom() || !volume.contains(':') {
@@ -320,18 +320,18 @@ async fn copy_drive(job: &Job, plan: &Plan, key: &str, text: &str) -> Result<Str
     }
     let known = job.world.state().volume(&job.node, &volume).cloned();
     let known = known.ok_or_else(|| format!("volume '{volume}' does not exist"))?;
-    let made = if plan.full {
-        full(job, plan, key, &volume, &known).await?
+    let created = if plan.full {
+        full_clone(job, plan, key, &volume, &known).await?
     } else {
-        linked(job, plan, key, &volume, &known).await?
+        linked_clone(job, plan, key, &volume, &known).await?
     };
-    drive.set_volume(made);
+    drive.set_volume(created);
     Ok(drive.render())
 }
 
-async fn full(
+async fn full_clone(
     job: &Job,
-    plan: &Plan,
+    plan: &ClonePlan,
     key: &str,
     volume: &str,
     known: &Volume,
@@ -348,7 +348,7 @@ async fn full(
     } else {
         "vm"
     };
-    let made = allocate(
+    let created = allocate(
         job,
         NewDisk {
             vmid: plan.target,
@@ -362,7 +362,7 @@ async fn full(
         },
     )
     .await?;
-    job.log(format!("allocated target volume '{made}'"));
+    job.log(format!("allocated target volume '{created}'"));
     if let Err(fault) = job
         .copy(storage, known.size.max(known.used), plan.limit)
         .await
@@ -380,10 +380,10 @@ async fn full(
             .limit
             .map(|limit| format!("-r {limit}K "))
             .unwrap_or_default();
-        let words = format!(
+        let message = format!(
             "copy failed: command '/usr/bin/qemu-img convert -p -n {limit}-f {f} -O {f} {} zeroinit:{}' failed: {}",
             path(volume),
-            path(&made),
+            path(&created),
             if fault == "received interrupt" {
                 "interrupted by signal"
             } else {
@@ -391,16 +391,16 @@ async fn full(
             },
             f = known.format,
         );
-        job.world.state().remove_volume(&job.node, &made);
-        return Err(words);
+        job.world.state().remove_volume(&job.node, &created);
+        return Err(message);
     }
-    progress(job, known.size);
-    Ok(made)
+    log_progress(job, known.size);
+    Ok(created)
 }
 
-async fn linked(
+async fn linked_clone(
     job: &Job,
-    plan: &Plan,
+    plan: &ClonePlan,
     key: &str,
     volume: &str,
     known: &Volume,
@@ -411,7 +411,7 @@ async fn linked(
     let base = name.rsplit('/').next().unwrap_or(name);
     let fresh = {
         let state = job.world.state();
-        state.free_name(&job.node, storage, "vm", plan.target, "qcow2")?
+        state.free_disk_name(&job.node, storage, "vm", plan.target, "qcow2")?
     };
     let file = fresh.rsplit('/').next().unwrap_or(&fresh);
     job.log(format!(
@@ -419,7 +419,7 @@ async fn linked(
         plan.target, plan.source
     ));
     let path = job.world.state().storage(storage)?.path_of(&fresh);
-    job.log(formatting(&path, "qcow2", known.size));
+    job.log(formatting_line(&path, "qcow2", known.size));
     let wait = job.world.state().timing.allocate;
     job.sleep(wait).await?;
     let ctime = job.world.epoch();

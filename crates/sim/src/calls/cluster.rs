@@ -1,15 +1,13 @@
-//! The cluster as a whole: its state, its resources, the next free id.
-//!
-//! In: calls under `/cluster`, and `/nodes` and `/version`. Out: lists that only show what the caller may see.
-//! Never: changing anything.
+//! Read-only calls about the cluster as a whole: status, resources, hosts, version, next free id.
+//! Lists contain only what the caller may see.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Context, Fail, Outcome, Output, permission};
+use super::{ApiError, Context, Outcome, Output, permission};
 use crate::world::state::State;
 
-/// The version that is pretended.
+/// The simulated version.
 pub(crate) const VERSION: &str = "9.1.7";
 const RELEASE: &str = "9.1";
 const REPOSITORY: &str = "0307225d4bc8b3ed";
@@ -36,13 +34,13 @@ pub(crate) fn status(context: &Context) -> Outcome {
             "version": state.hosts.len(),
         }));
     }
-    let alone = state.name.is_none();
+    let standalone = state.name.is_none();
     for (at, host) in state.hosts.values().enumerate() {
         list.push(json!({
             "type": "node",
             "id": format!("node/{}", host.name),
             "name": host.name,
-            "nodeid": if alone { 0 } else { at + 1 },
+            "nodeid": if standalone { 0 } else { at + 1 },
             "ip": host.address,
             "local": u8::from(host.name == context.node),
             "online": u8::from(host.online),
@@ -61,12 +59,12 @@ pub(crate) fn next_id(context: &Context) -> Outcome {
     if let Some(wanted) = context.number("vmid") {
         let wanted = u32::try_from(wanted).unwrap_or(0);
         if let Some(guest) = state.guests.get(&wanted) {
-            let words = format!("{} {wanted} already exists", guest.kind.title());
-            return Err(Fail::parameter("vmid", words));
+            let message = format!("{} {wanted} already exists", guest.kind.title());
+            return Err(ApiError::parameter("vmid", message));
         }
         return Ok(json!(wanted.to_string()).into());
     }
-    // Nothing is reserved: whoever asks next is told the same.
+    // Nothing is reserved: the next caller gets the same id.
     let free = (100..=999_999_999)
         .find(|id| !state.guests.contains_key(id))
         .unwrap_or(100);
@@ -75,13 +73,13 @@ pub(crate) fn next_id(context: &Context) -> Outcome {
 
 pub(crate) fn resources(context: &Context) -> Outcome {
     let now = context.world.now();
-    let sweep = context.world.last_sweep();
+    let last_update = context.world.last_status_update();
     let uptime = context.world.uptime();
     let only = context.text("type");
     let wanted = |kind: &str| only.is_none_or(|only| only == kind);
     let mut text = String::from("[");
     if wanted("vm") {
-        visible_guests(context, now, sweep, &mut text);
+        visible_guests(context, now, last_update, &mut text);
     }
     let mut list = Vec::new();
     if wanted("pool") {
@@ -99,7 +97,7 @@ pub(crate) fn resources(context: &Context) -> Outcome {
             if host.online {
                 shown["cgroup-mode"] = json!(1);
             }
-            only_named(context, &state, &host.name, &mut shown);
+            hide_node_details(context, &state, &host.name, &mut shown);
             list.push(shown);
         }
     }
@@ -108,7 +106,7 @@ pub(crate) fn resources(context: &Context) -> Outcome {
         list.extend(visible_storages(context));
     }
     let state = context.world.state();
-    // Asked for alone, networks are not listed; to use them is not to see them here.
+    // A request for networks only lists none, and `SDN.Use` is not enough to list them.
     if only.is_none()
         && (context.is_root()
             || state.allows(&context.identity, "/sdn/zones/localnetwork", "SDN.Audit"))
@@ -126,24 +124,24 @@ pub(crate) fn resources(context: &Context) -> Outcome {
     }
     drop(state);
     for entry in list {
-        push(&mut text, &entry);
+        push_json(&mut text, &entry);
     }
     text.push(']');
     Ok(Output::Text(text))
 }
 
-/// Adds an entry to the text of a list.
-fn push(text: &mut String, entry: &impl Serialize) {
+/// Appends an entry to a JSON list.
+fn push_json(text: &mut String, entry: &impl Serialize) {
     if text.len() > 1 {
         text.push(',');
     }
-    // Nothing that is listed has keys that are no texts, which is all that could fail.
+    // Serialization fails only for maps with non-string keys, which no entry has.
     text.push_str(&serde_json::to_string(entry).unwrap_or_default());
 }
 
-/// Lists the guests a caller may see. One look at the access list serves for all when the
-/// caller may see all of them.
-fn visible_guests(context: &Context, now: f64, sweep: f64, text: &mut String) {
+/// Lists the guests a caller may see. The access list is checked per guest only when the caller
+/// may not see all of them.
+fn visible_guests(context: &Context, now: f64, last_update: f64, text: &mut String) {
     let state = context.world.state();
     let all = sees_all_guests(context, &state);
     let has =
@@ -152,18 +150,18 @@ fn visible_guests(context: &Context, now: f64, sweep: f64, text: &mut String) {
         if !(all || has(&format!("/vms/{}", guest.vmid), "VM.Audit")) {
             continue;
         }
-        let mut shown = guest.resource(now, sweep);
+        let mut shown = guest.resource(now, last_update);
         let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
         shown.pool = pool.filter(|pool| has(&format!("/pool/{pool}"), "Pool.Audit"));
         let host = state.hosts.get(&guest.node);
         if host.is_some_and(|host| !host.online) {
             shown.status = "unknown";
         }
-        push(text, &shown);
+        push_json(text, &shown);
     }
 }
 
-/// Whether a caller may see every guest, without a look at each.
+/// Whether a caller may see every guest, without checking each.
 pub(crate) fn sees_all_guests(context: &Context, state: &State) -> bool {
     let access = &state.access;
     context.is_root()
@@ -181,7 +179,7 @@ fn visible_storages(context: &Context) -> Vec<Value> {
     let names: Vec<String> = context.world.state().storages.keys().cloned().collect();
     let mut list = Vec::new();
     for name in names {
-        // What may be used may be listed on its host, but only what may be audited is listed here.
+        // `Datastore.AllocateSpace` is enough for the list of a host, but not for this one.
         if !permission::allows(context, &format!("/storage/{name}"), "Datastore.Audit") {
             continue;
         }
@@ -205,7 +203,7 @@ fn visible_storages(context: &Context) -> Vec<Value> {
                 "status": if host.online { "available" } else { "unknown" },
             });
             if host.online {
-                // These are of the last sweep, which a storage that went away since is still in.
+                // From the last status update, so also for a storage that failed since.
                 let usage = state.usage(storage, &host.name);
                 shown["maxdisk"] = json!(usage.total);
                 shown["disk"] = json!(usage.used);
@@ -236,8 +234,8 @@ pub(crate) fn root_disk(state: &State, host: &str) -> (u64, u64) {
         })
 }
 
-/// Takes away what only whoever may audit a host is shown.
-fn only_named(context: &Context, state: &State, host: &str, shown: &mut Value) {
+/// Removes the fields that need `Sys.Audit` on the host.
+fn hide_node_details(context: &Context, state: &State, host: &str, shown: &mut Value) {
     let path = format!("/nodes/{host}");
     let audits = context.is_root() || state.allows(&context.identity, &path, "Sys.Audit");
     if !audits && let Some(object) = shown.as_object_mut() {
@@ -261,14 +259,14 @@ pub(crate) fn nodes(context: &Context) -> Outcome {
             if host.online {
                 shown["ssl_fingerprint"] = json!(fingerprint(&host.name));
             }
-            only_named(context, &state, &host.name, &mut shown);
+            hide_node_details(context, &state, &host.name, &mut shown);
             shown
         })
         .collect();
     Ok(json!(list).into())
 }
 
-/// Makes up a fingerprint for a host that is only listed.
+/// Returns an invented certificate fingerprint for a host.
 fn fingerprint(host: &str) -> String {
     use sha2::{Digest as _, Sha256};
     let bytes = Sha256::digest(host.as_bytes());

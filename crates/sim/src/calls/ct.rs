@@ -1,20 +1,18 @@
-//! Creates and changes containers.
-//!
-//! In: the parameters of a create or change. Out: containers, with the rules that differ from VMs.
-//! Never: power; that is shared.
+//! Creates and changes containers, whose rules differ from those of VMs.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::disk::{NewDisk, allocate};
-use super::guest::same_digest;
+use super::guest::verify_digest;
 use super::permission::{self, denied, require_guest};
 use super::vm_config::may_use_bridge;
-use super::vm_create::{abandon, may_create, reserve};
-use super::{Context, Fail, Outcome};
-use crate::guest::config::{Config, normal_tags};
+use super::vm_create::{clean_up, may_create, reserve_id};
+use super::{ApiError, Context, Outcome};
+use crate::guest::config::{Config, normalize_tags};
 use crate::guest::drive::{Drive, is_mount, render_size};
+use crate::guest::identity::is_network;
 use crate::schema::check::Parameters;
 use crate::schema::format::split_list;
 use crate::schema::{property, table};
@@ -22,7 +20,7 @@ use crate::world::Kind;
 use crate::world::run::Job;
 use crate::world::state::Boots;
 
-/// Parameters that are no keys of the configuration.
+/// Parameters that are not keys of the configuration.
 const NOT_CONFIG: [&str; 17] = [
     "node",
     "vmid",
@@ -43,11 +41,11 @@ const NOT_CONFIG: [&str; 17] = [
     "ha-managed",
 ];
 /// How much larger an archive is when it is unpacked.
-const UNPACKED: u64 = 3;
+const UNPACK_RATIO: u64 = 3;
 
-pub(crate) fn values_of(context: &Context) -> Parameters {
+pub(crate) fn config_values(context: &Context) -> Parameters {
     context
-        .given
+        .parameters
         .iter()
         .filter(|(key, _)| !NOT_CONFIG.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
@@ -55,7 +53,7 @@ pub(crate) fn values_of(context: &Context) -> Parameters {
 }
 
 /// Returns the privilege a key needs.
-fn need(key: &str) -> &'static str {
+fn required_privilege(key: &str) -> &'static str {
     match key {
         "cores" | "cpulimit" | "cpuunits" => "VM.Config.CPU",
         "memory" | "swap" => "VM.Config.Memory",
@@ -73,7 +71,7 @@ pub(crate) fn may_set(
     values: &Parameters,
     privileged: bool,
     creating: bool,
-) -> Result<(), Fail> {
+) -> Result<(), ApiError> {
     if context.is_root() {
         return Ok(());
     }
@@ -91,13 +89,13 @@ pub(crate) fn may_set(
                 ));
             }
             "unprivileged" | "arch" | "ostype" | "lock" => {}
-            // A pool's privileges do not reach tags of a container that is being made.
+            // Privileges on the pool do not apply to the tags of a container being created.
             "tags" if creating => {
                 permission::require(context, &format!("/vms/{vmid}"), "VM.Config.Options")?;
             }
-            key => require_guest(context, vmid, pool, need(key))?,
+            key => require_guest(context, vmid, pool, required_privilege(key))?,
         }
-        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+        if is_network(key) {
             may_use_bridge(context, value)?;
         }
     }
@@ -109,7 +107,7 @@ fn is_device(key: &str) -> bool {
         .is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Whether a key changes while a container runs. What is not waits for the next start.
+/// Whether a key of a running container changes at once; others are pending until the next start.
 fn is_live(key: &str) -> bool {
     matches!(
         key,
@@ -136,7 +134,7 @@ fn may_set_features(
     pool: Option<&str>,
     value: &str,
     privileged: bool,
-) -> Result<(), Fail> {
+) -> Result<(), ApiError> {
     if privileged {
         return Err(denied(
             "changing feature flags for privileged container is only allowed for root@pam",
@@ -151,8 +149,8 @@ fn may_set_features(
     require_guest(context, vmid, pool, "VM.Allocate")
 }
 
-/// Sorts the parts of a network behind its name, as PVE stores them, and fills in what is missing.
-pub(crate) fn normal_network(context: &Context, text: &str) -> String {
+/// Adds a hardware address and type if missing, and sorts the parts after the name, as PVE does.
+pub(crate) fn normalize_network(context: &Context, text: &str) -> String {
     let mut parts = property::split(text, "name");
     if property::part(&parts, "hwaddr").is_none() {
         parts.push(("hwaddr".into(), context.world.state().random.mac()));
@@ -182,9 +180,9 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let pool = context.text("pool").map(ToOwned::to_owned);
     may_create(context, vmid, pool.as_deref())?;
-    let template = context.need("ostemplate")?.to_owned();
-    context.world.state().is_free(vmid)?;
-    // Reading the template's storage takes a moment, in which another create may win the id.
+    let template = context.required("ostemplate")?.to_owned();
+    context.world.state().check_free(vmid)?;
+    // While the template's storage is read, another create may take the id.
     context.world.sleep(Duration::from_millis(60)).await;
     if context
         .text("ssh-public-keys")
@@ -192,7 +190,7 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     {
         return Err("SSH public key validation error".into());
     }
-    let mut values = values_of(context);
+    let mut values = config_values(context);
     let privileged = !context.flag("unprivileged");
     may_set(context, vmid, pool.as_deref(), &values, privileged, true)?;
     if privileged && !context.is_root() {
@@ -212,41 +210,42 @@ pub(crate) async fn create(context: &Context) -> Outcome {
         context.world.state().storage_on(&context.node, storage)?;
     }
     for (key, value) in &mut values {
-        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
-            *value = normal_network(context, value);
+        if is_network(key) {
+            *value = normalize_network(context, value);
         }
         if key == "tags" {
-            *value = normal_tags(value);
+            *value = normalize_tags(value);
         }
     }
-    let failed = |fault: String| Fail::new(500, format!("unable to create CT {vmid} - {fault}"));
+    let failed =
+        |fault: String| ApiError::new(500, format!("unable to create CT {vmid} - {fault}"));
     {
         let wait = Some(Duration::from_secs(5));
-        let hold = context
+        let lock = context
             .world
             .lock_config(Kind::Lxc, vmid, wait)
             .await
             .map_err(failed)?;
-        reserve(context, vmid, Kind::Lxc, "create").map_err(failed)?;
-        drop(hold);
+        reserve_id(context, vmid, Kind::Lxc, "create").map_err(failed)?;
+        drop(lock);
     }
     if let Some(pool) = &pool {
         context.world.state().pool_of.insert(vmid, pool.clone());
     }
     let start = context.flag("start");
     context.task("vzcreate", &vmid.to_string(), move |job| async move {
-        if let Err(fault) = fill(&job, vmid, &template, values).await {
-            abandon(&job, vmid);
+        if let Err(fault) = populate(&job, vmid, &template, values).await {
+            clean_up(&job, vmid);
             return Err(format!("unable to create CT {vmid} - {fault}"));
         }
         if start {
-            super::power::start_now(&job, Kind::Lxc, vmid).await?;
+            super::power::start_guest(&job, Kind::Lxc, vmid).await?;
         }
         Ok(())
     })
 }
 
-fn check_mount(context: &Context, text: &str) -> Result<(), Fail> {
+fn check_mount(context: &Context, text: &str) -> Result<(), ApiError> {
     let mount = Drive::parse(Kind::Lxc, text);
     let volume = mount.volume();
     if volume.starts_with('/') {
@@ -275,7 +274,7 @@ fn check_mount(context: &Context, text: &str) -> Result<(), Fail> {
     Ok(())
 }
 
-async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Result<(), String> {
+async fn populate(job: &Job, vmid: u32, template: &str, values: Parameters) -> Result<(), String> {
     let _lock = job.lock_guest(Kind::Lxc, vmid).await?;
     let archive = {
         let state = job.world.state();
@@ -291,7 +290,7 @@ async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Resul
         config.remove("unprivileged");
     }
     for (key, text) in values.iter().filter(|(key, _)| is_mount(key)) {
-        config.set(key, make_mount(job, vmid, text).await?);
+        config.set(key, create_mount(job, vmid, text).await?);
     }
     unpack(job, vmid, template, archive, &config).await?;
     for (key, value) in [("arch", "amd64"), ("memory", "512"), ("swap", "512")] {
@@ -300,7 +299,7 @@ async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Resul
         }
     }
     if config.value("ostype").is_none() {
-        config.set("ostype", family(template));
+        config.set("ostype", os_type(template));
     }
     if config.value("hostname").is_none() {
         config.set("hostname", format!("CT{vmid}"));
@@ -312,8 +311,8 @@ async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Resul
     Ok(())
 }
 
-/// Returns the system of a template by its name.
-fn family(template: &str) -> &'static str {
+/// Returns the operating system of a template from its name.
+fn os_type(template: &str) -> &'static str {
     let name = template.rsplit('/').next().unwrap_or("");
     [
         "debian",
@@ -327,7 +326,7 @@ fn family(template: &str) -> &'static str {
         "nixos",
     ]
     .into_iter()
-    .find(|family| name.starts_with(family))
+    .find(|os_type| name.starts_with(os_type))
     .unwrap_or("unmanaged")
 }
 
@@ -357,11 +356,11 @@ async fn unpack(
              --skip-old-files --anchored --exclude './dev/*'' failed: {fault}"
         )
     })?;
-    let size = archive * UNPACKED;
+    let size = archive * UNPACK_RATIO;
     job.log(format!(
         "Total bytes read: {size} ({}MiB, {}MiB/s)",
         size >> 20,
-        (speed * UNPACKED) >> 20
+        (speed * UNPACK_RATIO) >> 20
     ));
     job.log("Detected container architecture: amd64");
     let name = config.value("hostname").unwrap_or("ct").to_owned();
@@ -375,20 +374,20 @@ async fn unpack(
     Ok(())
 }
 
-async fn make_mount(job: &Job, vmid: u32, text: &str) -> Result<String, String> {
+async fn create_mount(job: &Job, vmid: u32, text: &str) -> Result<String, String> {
     let mut mount = Drive::parse(Kind::Lxc, text);
     let Some((storage, gib)) = mount.allocation() else {
         return Ok(text.to_owned());
     };
     let storage = storage.to_owned();
     let size = (gib * 1_073_741_824.0) as u64;
-    // Without a size there is no image, only a directory.
+    // Size 0 means a directory instead of an image.
     let (stem, format) = if size == 0 {
         ("subvol", "subvol")
     } else {
         ("vm", "raw")
     };
-    let made = allocate(
+    let created = allocate(
         job,
         NewDisk {
             vmid,
@@ -402,15 +401,15 @@ async fn make_mount(job: &Job, vmid: u32, text: &str) -> Result<String, String> 
         },
     )
     .await?;
-    mount.set_volume(made);
+    mount.set_volume(created);
     mount.set("size", render_size(size));
     Ok(mount.render())
 }
 
-/// Changes a container, what a running one cannot change when it starts next.
+/// Changes a container. What cannot change while it runs becomes pending.
 pub(crate) async fn put(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
-    let mut values = values_of(context);
+    let mut values = config_values(context);
     let list = |name: &str| -> Vec<String> {
         split_list(context.text(name).unwrap_or(""))
             .map(ToOwned::to_owned)
@@ -426,7 +425,7 @@ pub(crate) async fn put(context: &Context) -> Outcome {
                 .find("PUT", "/nodes/x/lxc/100/config")
                 .is_some_and(|(method, _)| table().definition(method, key).is_some());
             if !known {
-                return Err(Fail::parameter(name, format!("unknown option '{key}'")));
+                return Err(ApiError::parameter(name, format!("unknown option '{key}'")));
             }
         }
     }
@@ -439,17 +438,17 @@ pub(crate) async fn put(context: &Context) -> Outcome {
     };
     may_set(context, vmid, None, &values, privileged, false)?;
     for key in &delete {
-        require_guest(context, vmid, None, need(key))?;
+        require_guest(context, vmid, None, required_privilege(key))?;
     }
     for (key, value) in &mut values {
-        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
-            *value = normal_network(context, value);
+        if is_network(key) {
+            *value = normalize_network(context, value);
         }
         if key == "tags" {
-            *value = normal_tags(value);
+            *value = normalize_tags(value);
         }
     }
-    let hold = context.world.lock_config(Kind::Lxc, vmid, None).await?;
+    let lock = context.world.lock_config(Kind::Lxc, vmid, None).await?;
     let job = Job {
         world: context.world.clone(),
         node: context.node.clone(),
@@ -458,7 +457,7 @@ pub(crate) async fn put(context: &Context) -> Outcome {
     {
         let state = context.world.state();
         let guest = state.guest(&context.node, Kind::Lxc, vmid)?;
-        guest.unlocked(&[])?;
+        guest.check_unlocked(&[])?;
     }
     if values.contains_key("unprivileged") {
         return Err("unable to modify read-only option: 'unprivileged'".into());
@@ -466,42 +465,42 @@ pub(crate) async fn put(context: &Context) -> Outcome {
     for (key, text) in &mut values {
         if is_mount(key) {
             check_mount(context, text)?;
-            *text = make_mount(&job, vmid, text).await?;
+            *text = create_mount(&job, vmid, text).await?;
         }
     }
-    let (now, sweep) = (context.world.now(), context.world.last_sweep());
+    let (now, last_update) = (context.world.now(), context.world.last_status_update());
     let mut state = context.world.state();
     let guest = state.guest_mut(&context.node, Kind::Lxc, vmid)?;
     if let Some(digest) = context.text("digest") {
-        same_digest(guest, digest)?;
+        verify_digest(guest, digest)?;
     }
-    guest.touch(now, sweep);
+    guest.touch(now, last_update);
     let running = guest.running.is_some();
     let waits = |key: &str| running && !is_live(key);
     for key in &revert {
-        guest.config.forget_pending(key);
+        guest.config.clear_pending(key);
     }
     for key in delete {
         if key == "rootfs" {
-            return Err(Fail::parameter(
+            return Err(ApiError::parameter(
                 "delete",
                 "unable to delete required option 'rootfs'",
             ));
         }
         if waits(&key) {
-            guest.config.set_later(&key, None);
+            guest.config.set_pending(&key, None);
         } else {
             guest.config.remove(&key);
         }
     }
     for (key, value) in values {
         if waits(&key) {
-            guest.config.set_later(&key, Some(value));
+            guest.config.set_pending(&key, Some(value));
         } else {
             guest.config.set(&key, value);
         }
     }
     drop(state);
-    drop(hold);
+    drop(lock);
     Ok(Value::Null.into())
 }

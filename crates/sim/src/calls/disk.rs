@@ -1,21 +1,18 @@
-//! Disks of guests: making, importing, growing and freeing volumes.
-//!
-//! In: what a drive asks for. Out: volumes on storages and the text a configuration keeps.
-//! Never: locks of guests; whoever calls holds them.
+//! Disks of guests: creates, imports, resizes and frees volumes. The caller holds the guest's lock.
 
-use super::{Context, Fail, Outcome};
+use super::{ApiError, Context, Outcome};
 use crate::guest::drive::{Drive, is_drive, is_mount, parse_size, render_size};
 use crate::world::Kind;
 use crate::world::run::Job;
 use crate::world::state::{Boots, State, Volume};
 
-/// The largest image that can be made, in bytes: what fits in a signed 63-bit number.
-const LARGEST: f64 = 9.2e18;
-/// The size of the drive with first-boot data.
-const CLOUDINIT: u64 = 4 << 20;
+/// The largest size of an image in bytes, just below 2^63.
+const MAX_IMAGE_BYTES: f64 = 9.2e18;
+/// The size of a cloud-init drive in bytes.
+const CLOUDINIT_BYTES: u64 = 4 << 20;
 
 /// Whether volumes of a storage are files in a directory per guest.
-pub(crate) fn has_directories(kind: &str) -> bool {
+pub(crate) fn is_file_based(kind: &str) -> bool {
     matches!(
         kind,
         "dir" | "nfs" | "cifs" | "btrfs" | "glusterfs" | "cephfs"
@@ -24,7 +21,7 @@ pub(crate) fn has_directories(kind: &str) -> bool {
 
 impl State {
     /// Returns the name of the next free disk of a guest, with `stem` such as `vm` or `subvol`.
-    pub(crate) fn free_name(
+    pub(crate) fn free_disk_name(
         &self,
         host: &str,
         storage: &str,
@@ -34,20 +31,20 @@ impl State {
     ) -> Result<String, String> {
         let storage = self.storage(storage)?;
         let name = |n: u32| {
-            if has_directories(&storage.kind) {
+            if is_file_based(&storage.kind) {
                 format!("{vmid}/{stem}-{vmid}-disk-{n}.{format}")
             } else {
                 format!("{stem}-{vmid}-disk-{n}")
             }
         };
-        let place = storage.place(host);
+        let volume_host = storage.volume_host(host);
         let mark = format!("{stem}-{vmid}-disk-");
         let taken = |n: u32| {
             let wanted = format!("{mark}{n}");
             storage
                 .volumes
-                .range((place.clone(), String::new())..)
-                .take_while(|((at, _), _)| *at == place)
+                .range((volume_host.clone(), String::new())..)
+                .take_while(|((at, _), _)| *at == volume_host)
                 .any(|((_, known), volume)| {
                     volume.vmid == Some(vmid)
                         && known
@@ -56,9 +53,13 @@ impl State {
                             .is_some_and(|file| file.split('.').next() == Some(wanted.as_str()))
                 })
         };
-        // Few guests have more than a handful of disks, so trying in turn is short; but asking
-        // for each of them walks the volumes of the host, so look at exact names first.
-        let quick = |n: u32| storage.volumes.contains_key(&(place.clone(), name(n)));
+        // `taken` walks all volumes of the host, which is too slow on large storages: there only
+        // exact names are compared.
+        let quick = |n: u32| {
+            storage
+                .volumes
+                .contains_key(&(volume_host.clone(), name(n)))
+        };
         let large = storage.volumes.len() > 2_000;
         (0..1000)
             .find(|n| if large { !quick(*n) } else { !taken(*n) })
@@ -75,16 +76,16 @@ impl State {
         volume: Volume,
     ) -> Result<String, String> {
         let known = self.storage_mut(storage)?;
-        let key = (known.place(host), name.to_owned());
+        let key = (known.volume_host(host), name.to_owned());
         known.volumes.insert(key, volume);
         Ok(format!("{storage}:{name}"))
     }
 }
 
-/// What an empty disk takes, in bytes.
-const EMPTY: u64 = 331_776;
+/// The space that an empty disk uses, in bytes.
+const EMPTY_DISK_BYTES: u64 = 331_776;
 
-/// What a new disk is to be.
+/// The properties of a new disk.
 pub(crate) struct NewDisk<'a> {
     pub(crate) vmid: u32,
     pub(crate) storage: &'a str,
@@ -96,15 +97,15 @@ pub(crate) struct NewDisk<'a> {
     pub(crate) boots: Boots,
 }
 
-/// Makes a volume: takes the storage's lock, waits, and says what `qemu-img` says.
+/// Creates a volume under the storage's lock and logs the output of `qemu-img`.
 pub(crate) async fn allocate(job: &Job, new: NewDisk<'_>) -> Result<String, String> {
     let _lock = job.lock_storage(new.storage).await?;
     let name = {
         let state = job.world.state();
         let storage = state.active_on(&job.node, new.storage)?;
-        let name = state.free_name(&job.node, new.storage, new.stem, new.vmid, new.format)?;
-        // A disk that is empty takes nothing, so that it can be made where there is no space.
-        if storage.full && new.used > EMPTY {
+        let name = state.free_disk_name(&job.node, new.storage, new.stem, new.vmid, new.format)?;
+        // An empty disk can be created on a full storage.
+        if storage.full && new.used > EMPTY_DISK_BYTES {
             return Err(match (new.content, new.format) {
                 ("rootdir", "raw") => format!(
                     "command 'mkfs.ext4 -O mmp -E 'root_owner=100000:100000' {}' failed: exit code 1",
@@ -115,12 +116,12 @@ pub(crate) async fn allocate(job: &Job, new: NewDisk<'_>) -> Result<String, Stri
         }
         name
     };
-    if new.size as f64 > LARGEST || new.size == u64::MAX {
+    if new.size as f64 > MAX_IMAGE_BYTES || new.size == u64::MAX {
         return Err("unable to create image: Invalid image size specified".to_owned());
     }
     if new.content == "images" {
         let path = job.world.state().storage(new.storage)?.path_of(&name);
-        job.log(formatting(&path, new.format, new.size));
+        job.log(formatting_line(&path, new.format, new.size));
     }
     let wait = job.world.state().timing.allocate;
     let outcome = job.sleep(wait).await;
@@ -145,8 +146,8 @@ pub(crate) async fn allocate(job: &Job, new: NewDisk<'_>) -> Result<String, Stri
     )
 }
 
-/// Returns the line `qemu-img` prints.
-pub(crate) fn formatting(path: &str, format: &str, size: u64) -> String {
+/// Returns the line that `qemu-img create` prints.
+pub(crate) fn formatting_line(path: &str, format: &str, size: u64) -> String {
     match format {
         "qcow2" => format!(
             "Formatting '{path}', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata \
@@ -156,8 +157,8 @@ pub(crate) fn formatting(path: &str, format: &str, size: u64) -> String {
     }
 }
 
-/// Writes the progress of a copy as PVE does, about one line per percent.
-pub(crate) fn progress(job: &Job, size: u64) {
+/// Logs the progress of a copy.
+pub(crate) fn log_progress(job: &Job, size: u64) {
     let unit = |bytes: f64| {
         if bytes >= 1_073_741_824.0 {
             format!("{:.1} GiB", bytes / 1_073_741_824.0)
@@ -181,8 +182,8 @@ pub(crate) fn progress(job: &Job, size: u64) {
     }
 }
 
-/// Makes what a drive asks for and returns the text the configuration keeps.
-pub(crate) async fn make_drive(
+/// Creates the volume of a drive if needed. Returns the drive's value in the configuration.
+pub(crate) async fn create_drive(
     job: &Job,
     vmid: u32,
     key: &str,
@@ -191,7 +192,7 @@ pub(crate) async fn make_drive(
     let mut drive = Drive::parse(Kind::Qemu, text);
     let volume = drive.volume().to_owned();
     if let Some(storage) = volume.strip_suffix(":cloudinit") {
-        let text = make_cloudinit(job, vmid, storage).await?;
+        let text = create_cloudinit_drive(job, vmid, storage).await?;
         job.log(format!("{key}: successfully created disk '{text}'"));
         return Ok((text, Boots::Nothing));
     }
@@ -200,13 +201,13 @@ pub(crate) async fn make_drive(
         let (size, boots) = match drive.part("import-from").map(ToOwned::to_owned) {
             Some(source) => import(job, vmid, &storage, &source, &mut drive).await?,
             None => {
-                let size = if gib * 1e9 > LARGEST {
+                let size = if gib * 1e9 > MAX_IMAGE_BYTES {
                     u64::MAX
                 } else {
                     (gib * 1_073_741_824.0) as u64
                 };
                 let format = drive.part("format").unwrap_or("raw").to_owned();
-                let made = allocate(
+                let created = allocate(
                     job,
                     NewDisk {
                         vmid,
@@ -214,13 +215,13 @@ pub(crate) async fn make_drive(
                         stem: "vm",
                         format: &format,
                         size,
-                        used: EMPTY.min(size),
+                        used: EMPTY_DISK_BYTES.min(size),
                         content: "images",
                         boots: Boots::Nothing,
                     },
                 )
                 .await?;
-                drive.set_volume(made);
+                drive.set_volume(created);
                 (size, Boots::Nothing)
             }
         };
@@ -252,12 +253,16 @@ pub(crate) async fn make_drive(
     Ok((drive.render(), boots))
 }
 
-/// Makes the drive with first-boot data.
-pub(crate) async fn make_cloudinit(job: &Job, vmid: u32, storage: &str) -> Result<String, String> {
+/// Creates a cloud-init drive.
+pub(crate) async fn create_cloudinit_drive(
+    job: &Job,
+    vmid: u32,
+    storage: &str,
+) -> Result<String, String> {
     let (name, format) = {
         let state = job.world.state();
         let known = state.storage_on(&job.node, storage)?;
-        if has_directories(&known.kind) {
+        if is_file_based(&known.kind) {
             (format!("{vmid}/vm-{vmid}-cloudinit.qcow2"), "qcow2")
         } else {
             (format!("vm-{vmid}-cloudinit"), "raw")
@@ -265,7 +270,7 @@ pub(crate) async fn make_cloudinit(job: &Job, vmid: u32, storage: &str) -> Resul
     };
     let _lock = job.lock_storage(storage).await?;
     let path = job.world.state().storage(storage)?.path_of(&name);
-    job.log(formatting(&path, format, CLOUDINIT));
+    job.log(formatting_line(&path, format, CLOUDINIT_BYTES));
     let wait = job.world.state().timing.allocate;
     job.sleep(wait).await?;
     let ctime = job.world.epoch();
@@ -276,7 +281,7 @@ pub(crate) async fn make_cloudinit(job: &Job, vmid: u32, storage: &str) -> Resul
         Volume {
             content: "images",
             format: format.to_owned(),
-            size: CLOUDINIT,
+            size: CLOUDINIT_BYTES,
             used: 0,
             ctime,
             vmid: Some(vmid),
@@ -300,7 +305,7 @@ async fn import(
         match state.volume(&job.node, source) {
             Some(volume) => {
                 let grown = if volume.format == "qcow2" && volume.vmid.is_none() {
-                    // A compressed image says how large it is when unpacked; pretend the ratio.
+                    // The virtual size of a compressed image is larger; the ratio is invented.
                     volume
                         .size
                         .max(1_572_864_000.min(volume.size.saturating_mul(64)))
@@ -327,7 +332,7 @@ async fn import(
     };
     job.log(format!("create full clone of drive ({source})"));
     let format = drive.part("format").unwrap_or(&source_format).to_owned();
-    let made = allocate(
+    let created = allocate(
         job,
         NewDisk {
             vmid,
@@ -341,16 +346,16 @@ async fn import(
         },
     )
     .await?;
-    job.log(format!("allocated target volume '{made}'"));
+    job.log(format!("allocated target volume '{created}'"));
     let copied = job.copy(storage, virtual_size.max(size), None).await;
     if let Err(fault) = copied {
-        job.world.state().remove_volume(&job.node, &made);
+        job.world.state().remove_volume(&job.node, &created);
         let path = |volume: &str| {
             let state = job.world.state();
             let (storage, name) = volume.split_once(':')?;
             Some(state.storages.get(storage)?.path_of(name))
         };
-        let (from, to) = (path(source), path(&made));
+        let (from, to) = (path(source), path(&created));
         return Err(format!(
             "cannot import from '{source}' - copy failed: command '/usr/bin/qemu-img convert -p -n \
              -f {source_format} -O {format} {} zeroinit:{}' failed: {fault}",
@@ -358,43 +363,45 @@ async fn import(
             to.unwrap_or_default()
         ));
     }
-    progress(job, virtual_size);
-    drive.set_volume(made);
+    log_progress(job, virtual_size);
+    drive.set_volume(created);
     Ok((virtual_size, boots))
 }
 
-/// Frees what a failed creation left.
-pub(crate) fn free_all(job: &Job, vmid: u32) {
+/// Frees the volumes of a guest whose creation failed.
+pub(crate) fn free_volumes(job: &Job, vmid: u32) {
     let mut state = job.world.state();
     for storage in state.storages.values_mut() {
-        let place = storage.place(&job.node);
+        let volume_host = storage.volume_host(&job.node);
         storage
             .volumes
-            .retain(|(at, _), volume| *at != place || !volume.is_disk_of(vmid));
+            .retain(|(at, _), volume| *at != volume_host || !volume.is_disk_of(vmid));
     }
 }
 
-/// Grows a disk.
+/// Resizes a disk, which can only grow.
 pub(crate) fn resize(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    let disk = context.need("disk")?.to_owned();
-    let wanted = context.need("size")?.to_owned();
-    super::vm_config::no_skiplock(context)?;
+    let disk = context.required("disk")?.to_owned();
+    let wanted = context.required("size")?.to_owned();
+    super::vm_config::check_skiplock(context)?;
     if kind == Kind::Lxc {
         let state = context.world.state();
-        state.guest(&context.node, kind, vmid)?.unlocked(&[])?;
+        state
+            .guest(&context.node, kind, vmid)?
+            .check_unlocked(&[])?;
     }
     let digest = context.text("digest").map(ToOwned::to_owned);
     if let Some(digest) = &digest {
         let state = context.world.state();
-        super::guest::same_digest(state.guest(&context.node, kind, vmid)?, digest)?;
+        super::guest::verify_digest(state.guest(&context.node, kind, vmid)?, digest)?;
     }
     context.task("resize", &vmid.to_string(), move |job| async move {
         let _lock = job.lock_guest(kind, vmid).await?;
         let drive = {
             let state = job.world.state();
             let guest = state.guest(&job.node, kind, vmid)?;
-            guest.unlocked(&[])?;
+            guest.check_unlocked(&[])?;
             let known = match kind {
                 Kind::Qemu => is_drive(&disk),
                 Kind::Lxc => is_mount(&disk),
@@ -437,38 +444,38 @@ async fn grow(
     let wait = job.world.state().timing.allocate;
     job.sleep(wait).await?;
     job.log("Image resized.");
-    // The task ends well all the same.
-    if kind == Kind::Lxc && job.world.state().stubborn.contains(&vmid) {
+    // The task succeeds anyway.
+    if kind == Kind::Lxc && job.world.state().fixed_size_filesystems.contains(&vmid) {
         job.log(
             "Failed to update the container's filesystem: command 'resize2fs' failed: exit code 1",
         );
     }
-    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let (now, last_update) = (job.world.now(), job.world.last_status_update());
     let mut state = job.world.state();
     if let Some((storage, name)) = volume.split_once(':')
         && let Some(storage) = state.storages.get_mut(storage)
     {
-        let key = (storage.place(&job.node), name.to_owned());
+        let key = (storage.volume_host(&job.node), name.to_owned());
         if let Some(known) = storage.volumes.get_mut(&key) {
             known.size = new;
         }
     }
     drive.set("size", render_size(new));
     let guest = state.guest_mut(&job.node, kind, vmid)?;
-    guest.touch(now, sweep);
+    guest.touch(now, last_update);
     guest.config.set(disk, drive.render());
     Ok(())
 }
 
-/// Checks what a drive of a VM asks for before anything is made.
-pub(crate) fn check_drive(context: &Context, key: &str, text: &str) -> Result<(), Fail> {
+/// Checks the drive of a VM before its volume is created.
+pub(crate) fn check_drive(context: &Context, key: &str, text: &str) -> Result<(), ApiError> {
     let drive = Drive::parse(Kind::Qemu, text);
     let volume = drive.volume();
     if let Some(source) = drive.part("import-from") {
         if drive.allocation().is_none_or(|(_, size)| size != 0.0) {
-            let words =
+            let message =
                 "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>";
-            return Err(Fail::parameter(key, words));
+            return Err(ApiError::parameter(key, message));
         }
         if source.starts_with('/') {
             if !context.is_root() {
@@ -481,9 +488,9 @@ pub(crate) fn check_drive(context: &Context, key: &str, text: &str) -> Result<()
         super::storage::check_name(name)?;
         let kind = name.split('/').next().unwrap_or("");
         if matches!(kind, "iso" | "vztmpl" | "snippets" | "backup") {
-            let words =
+            let message =
                 format!("{source} has wrong type '{kind}' - needs to be 'images' or 'import'");
-            return Err(Fail::parameter(key, words));
+            return Err(ApiError::parameter(key, message));
         }
     }
     if volume.starts_with('/') && !context.is_root() {
@@ -499,7 +506,7 @@ pub(crate) fn check_drive(context: &Context, key: &str, text: &str) -> Result<()
         return Ok(());
     }
     if name.starts_with("iso/") && drive.part("media") != Some("cdrom") {
-        return Err(Fail::parameter(
+        return Err(ApiError::parameter(
             key,
             "explicit 'media=cdrom' is required for iso images",
         ));

@@ -1,20 +1,17 @@
-//! What VMs and containers share: lists, configuration as shown, status, destruction.
-//!
-//! In: calls on guests. Out: facts, and tasks that destroy.
-//! Never: what is different between the two kinds, apart from words.
+//! Calls that VMs and containers share: list, configuration, status, destroy.
 
 use serde_json::{Value, json};
 
 use super::cluster::{root_disk, sees_all_guests};
-use super::{Context, Fail, Outcome};
+use super::{ApiError, Context, Outcome};
 use crate::guest::drive::volumes;
-use crate::guest::status::Surroundings;
+use crate::guest::status::StatusContext;
 use crate::world::Kind;
 use crate::world::run::Job;
 use crate::world::state::{Guest, State};
 
-/// Fails when a caller's digest is not the file's.
-pub(crate) fn same_digest(guest: &Guest, digest: &str) -> Result<(), Fail> {
+/// Fails if the digest in a call is not that of the configuration.
+pub(crate) fn verify_digest(guest: &Guest, digest: &str) -> Result<(), ApiError> {
     if guest.config.digest() == digest {
         Ok(())
     } else {
@@ -27,7 +24,7 @@ pub(crate) fn list(context: &Context, kind: Kind) -> Outcome {
     let now = context.world.now();
     let state = context.world.state();
     let all = sees_all_guests(context, &state);
-    // Only containers show the disk of their host.
+    // Only containers report the disk of their host.
     let root = match kind {
         Kind::Qemu => (0, 0),
         Kind::Lxc => root_disk(&state, &context.node),
@@ -41,7 +38,7 @@ pub(crate) fn list(context: &Context, kind: Kind) -> Outcome {
         if !(all || state.allows(&context.identity, &path, "VM.Audit")) {
             continue;
         }
-        let mut shown = guest.list_entry(&Surroundings { now, root });
+        let mut shown = guest.list_entry(&StatusContext { now, root });
         if full && kind == Kind::Qemu {
             let status = shown.get("status").cloned().unwrap_or_default();
             shown.insert("qmpstatus".into(), status);
@@ -60,8 +57,8 @@ pub(crate) fn config(context: &Context, kind: Kind) -> Outcome {
             .snapshots
             .iter()
             .find(|snapshot| snapshot.name == name);
-        let snapshot =
-            snapshot.ok_or_else(|| Fail::new(500, format!("snapshot '{name}' does not exist")))?;
+        let snapshot = snapshot
+            .ok_or_else(|| ApiError::new(500, format!("snapshot '{name}' does not exist")))?;
         return Ok(Value::Object(snapshot.config.render(kind, true)).into());
     }
     let mut shown = guest.config.render(kind, context.flag("current"));
@@ -90,12 +87,12 @@ pub(crate) fn current(context: &Context, kind: Kind) -> Outcome {
         Kind::Qemu => (0, 0),
         Kind::Lxc => root_disk(&state, &context.node),
     };
-    Ok(guest.current(&Surroundings { now, root }).into())
+    Ok(guest.current(&StatusContext { now, root }).into())
 }
 
 pub(crate) fn destroy(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    super::vm_config::no_skiplock(context)?;
+    super::vm_config::check_skiplock(context)?;
     {
         let state = context.world.state();
         let guest = state.guest(&context.node, kind, vmid)?;
@@ -104,7 +101,7 @@ pub(crate) fn destroy(context: &Context, kind: Kind) -> Outcome {
             return Err(format!("can't remove {title} {vmid} - protection mode enabled").into());
         }
         if kind == Kind::Lxc {
-            guest.unlocked(&[])?;
+            guest.check_unlocked(&[])?;
         }
         if guest.running.is_some() {
             match kind {
@@ -135,7 +132,7 @@ async fn stop_if_forced(job: &Job, kind: Kind, vmid: u32, force: bool) -> Result
     let running = {
         let state = job.world.state();
         let guest = state.guest(&job.node, kind, vmid)?;
-        guest.unlocked(&["suspended"])?;
+        guest.check_unlocked(&["suspended"])?;
         guest.running.is_some()
     };
     if !running {
@@ -147,10 +144,10 @@ async fn stop_if_forced(job: &Job, kind: Kind, vmid: u32, force: bool) -> Result
             job.log(format!("forced to stop CT {vmid} before destroying!"));
             let wait = job.world.state().timing.shutdown;
             job.sleep(wait).await?;
-            let (now, sweep) = (job.world.now(), job.world.last_sweep());
+            let (now, last_update) = (job.world.now(), job.world.last_status_update());
             let mut state = job.world.state();
             let guest = state.guest_mut(&job.node, kind, vmid)?;
-            guest.touch(now, sweep);
+            guest.touch(now, last_update);
             guest.running = None;
             Ok(())
         }
@@ -160,7 +157,7 @@ async fn stop_if_forced(job: &Job, kind: Kind, vmid: u32, force: bool) -> Result
     }
 }
 
-/// Frees the volumes of a guest and forgets it.
+/// Frees the volumes of a guest and deletes it.
 async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), String> {
     let owned: Vec<String> = {
         let state = job.world.state();
@@ -174,14 +171,14 @@ async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), Str
             })
             .collect()
     };
-    base_is_free(job, &owned)?;
+    check_base_unused(job, &owned)?;
     for volume in owned {
         let storage = volume.split(':').next().unwrap_or("").to_owned();
-        let hold = job.lock_storage(&storage).await?;
+        let lock = job.lock_storage(&storage).await?;
         let wait = job.world.state().timing.allocate;
         job.sleep(wait).await?;
         job.world.state().remove_volume(&job.node, &volume);
-        drop(hold);
+        drop(lock);
     }
     if purge {
         let title = kind.title();
@@ -190,14 +187,14 @@ async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), Str
         ));
     }
     let now = job.world.now();
-    job.world.state().forget(vmid, now);
+    job.world.state().remove_guest(vmid, now);
     Ok(())
 }
 
-/// Fails while linked clones still stand on a template's disk.
-fn base_is_free(job: &Job, owned: &[String]) -> Result<(), String> {
+/// Fails while a linked clone uses one of the volumes as its base.
+fn check_base_unused(job: &Job, owned: &[String]) -> Result<(), String> {
     let state = job.world.state();
-    match owned.iter().find(|volume| state.is_base_and_used(volume)) {
+    match owned.iter().find(|volume| state.is_base_in_use(volume)) {
         None => Ok(()),
         Some(volume) => Err(format!(
             "base volume '{volume}' is still in use by linked cloned"
@@ -206,8 +203,8 @@ fn base_is_free(job: &Job, owned: &[String]) -> Result<(), String> {
 }
 
 impl State {
-    /// Whether a volume is a base on which a linked clone stands.
-    pub(crate) fn is_base_and_used(&self, volume: &str) -> bool {
+    /// Whether a volume is the base of a linked clone.
+    pub(crate) fn is_base_in_use(&self, volume: &str) -> bool {
         let Some((storage, name)) = volume.split_once(':') else {
             return false;
         };

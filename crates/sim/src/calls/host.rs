@@ -1,14 +1,11 @@
-//! One host: its status, network, services, time.
-//!
-//! In: calls under `/nodes/{node}` that are not about guests or storages. Out: facts about the host.
-//! Never: changing anything.
+//! Read-only calls about one host: status, network, DNS, time, services.
 
 use serde_json::{Value, json};
 
 use super::cluster::{long_version, root_disk};
-use super::{Context, Fail, Outcome};
+use super::{ApiError, Context, Outcome};
 
-/// The kernel that is pretended.
+/// The simulated kernel release.
 const KERNEL: &str = "6.17.2-1-pve";
 
 pub(crate) fn status(context: &Context) -> Outcome {
@@ -17,7 +14,7 @@ pub(crate) fn status(context: &Context) -> Outcome {
     let host = state
         .hosts
         .get(&context.node)
-        .ok_or_else(|| Fail::new(500, "no such host"))?;
+        .ok_or_else(|| ApiError::new(500, "no such host"))?;
     let (total, used) = root_disk(&state, &host.name);
     let busy = host.memory / 20;
     Ok(json!({
@@ -70,7 +67,7 @@ pub(crate) fn network(context: &Context) -> Outcome {
     let host = state
         .hosts
         .get(&context.node)
-        .ok_or_else(|| Fail::new(500, "no such host"))?;
+        .ok_or_else(|| ApiError::new(500, "no such host"))?;
     let mut list = vec![json!({
         "iface": "eno1",
         "type": "eth",
@@ -80,7 +77,7 @@ pub(crate) fn network(context: &Context) -> Outcome {
         "method6": "manual",
         "priority": 3,
     })];
-    // A bridge is listed for whoever may use it or look at it; the card always is.
+    // A bridge needs `SDN.Use` or `SDN.Audit`; the network card is always listed.
     let listed = |bridge: &str| {
         let path = format!("/sdn/zones/localnetwork/{bridge}");
         context.is_root()
@@ -122,7 +119,7 @@ pub(crate) fn network(context: &Context) -> Outcome {
     Ok(json!(list).into())
 }
 
-/// The name server every host has.
+/// The name server of every host.
 pub(crate) const DNS: &str = "192.0.2.53";
 
 pub(crate) fn dns() -> Outcome {
@@ -161,9 +158,9 @@ pub(crate) fn services() -> Outcome {
     ];
     let mut list: Vec<Value> = running
         .iter()
-        .map(|(name, words)| {
+        .map(|(name, description)| {
             json!({
-                "service": name, "name": name, "desc": words,
+                "service": name, "name": name, "desc": description,
                 "state": "running", "active-state": "active", "unit-state": "enabled",
             })
         })

@@ -1,25 +1,23 @@
-//! Moving guests between hosts of a cluster, and what their disks can do.
+//! Migrates guests between hosts of a cluster, and reports the features of their disks.
 //!
-//! A VM moves while it is off or while it runs; a container that runs is restarted. The
-//! configuration moves as it is, locked with `migrate` meanwhile.
-//! In: a guest and a host. Out: the guest there.
-//! Never: another configuration.
+//! A VM migrates offline or live; a running container is restarted. The configuration is locked
+//! with `migrate` meanwhile and otherwise unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use super::{Context, Fail, Outcome};
+use super::{ApiError, Context, Outcome};
 use crate::guest::drive::{Drive, is_drive, is_mount, volumes};
 use crate::schema::format::split_list;
 use crate::world::Kind;
 use crate::world::run::Job;
 use crate::world::state::{Guest, State};
 
-/// Whether every disk of a guest can do what is asked: `snapshot`, `clone` or `copy`.
+/// Whether every disk of a guest supports a feature: `snapshot`, `clone` or `copy`.
 pub(crate) fn feature(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    let feature = context.need("feature")?;
+    let feature = context.required("feature")?;
     let state = context.world.state();
     let guest = state.guest(&context.node, kind, vmid)?;
     let able = disks(guest).iter().all(|volume| {
@@ -27,14 +25,14 @@ pub(crate) fn feature(context: &Context, kind: Kind) -> Outcome {
         let format = known.map_or("", |known| known.format.as_str());
         match feature {
             "snapshot" => format == "qcow2",
-            // Linked clones stand on the disk of a template.
+            // The base of a linked clone is the disk of a template.
             "clone" => volume.contains("/base-") || volume.contains("/basevol-"),
             _ => true,
         }
     });
     let mut shown = json!({ "hasFeature": u8::from(able) });
     if kind == Kind::Qemu {
-        shown["nodes"] = json!(hosts_with(&state, guest));
+        shown["nodes"] = json!(eligible_hosts(&state, guest));
     }
     Ok(shown.into())
 }
@@ -54,8 +52,8 @@ fn disks(guest: &Guest) -> Vec<String> {
         .collect()
 }
 
-/// Returns the hosts that have all storages of a guest: only its own when one is not shared.
-fn hosts_with(state: &State, guest: &Guest) -> BTreeSet<String> {
+/// Returns the hosts with all storages of a guest: only its own if one is not shared.
+fn eligible_hosts(state: &State, guest: &Guest) -> BTreeSet<String> {
     let mut hosts: BTreeSet<String> = state.hosts.keys().cloned().collect();
     for volume in disks(guest) {
         let storage = volume
@@ -70,23 +68,23 @@ fn hosts_with(state: &State, guest: &Guest) -> BTreeSet<String> {
     hosts
 }
 
-/// Where a guest goes, and how.
-struct Move {
+/// The options of a migration.
+struct MigrationPlan {
     kind: Kind,
     vmid: u32,
     target: String,
-    /// Whether it may run while it moves.
+    /// Whether the guest may run while it migrates.
     online: bool,
-    /// Whether it is stopped before and started after.
+    /// Whether the guest is stopped before and started after.
     restart: bool,
-    /// Whether disks that are not shared may be copied while it runs.
+    /// Whether local disks of a running guest may be copied.
     local_disks: bool,
-    /// Which storage takes the place of which; `*` stands for all.
+    /// The target storage by source storage; `*` stands for all others.
     storages: BTreeMap<String, String>,
     limit: Option<u64>,
 }
 
-impl Move {
+impl MigrationPlan {
     fn storage<'a>(&'a self, from: &'a str) -> &'a str {
         let storages = &self.storages;
         storages
@@ -98,19 +96,19 @@ impl Move {
 
 pub(crate) fn migrate(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    let target = context.need("target")?.to_owned();
+    let target = context.required("target")?.to_owned();
     if target == context.node {
-        return Err(Fail::parameter("target", "target is local node."));
+        return Err(ApiError::parameter("target", "target is local node."));
     }
     if !context.world.state().hosts.contains_key(&target) {
         return Err(format!("no such cluster node '{target}'").into());
     }
     for name in ["force", "migration_type", "migration_network"] {
         if context.text(name).is_some() && !context.is_root() {
-            return Err(Fail::parameter(name, "Only root may use this option."));
+            return Err(ApiError::parameter(name, "Only root may use this option."));
         }
     }
-    let plan = Move {
+    let plan = MigrationPlan {
         kind,
         vmid,
         online: context.flag("online"),
@@ -123,7 +121,7 @@ pub(crate) fn migrate(context: &Context, kind: Kind) -> Outcome {
     {
         let state = context.world.state();
         let guest = state.guest(&context.node, kind, vmid)?;
-        // A container's lock is found by the task.
+        // The lock of a container is checked by the task.
         if let Some(lock) = guest.config.value("lock").filter(|_| kind == Kind::Qemu) {
             return Err(format!("VM is locked ({lock})").into());
         }
@@ -146,15 +144,15 @@ pub(crate) fn migrate(context: &Context, kind: Kind) -> Outcome {
         Kind::Lxc => "vzmigrate",
     };
     context.task(task, &vmid.to_string(), move |job| async move {
-        shift(&job, &plan).await.map_err(|fault| {
+        run(&job, &plan).await.map_err(|fault| {
             job.log(format!("ERROR: migration aborted: {fault}"));
             "migration aborted".to_owned()
         })
     })
 }
 
-/// Reads which storage takes the place of which: one for all, `1` for each itself, or pairs.
-fn storages(context: &Context, target: &str) -> Result<BTreeMap<String, String>, Fail> {
+/// Parses the storage mapping: one storage for all, `1` for the same names, or pairs.
+fn storages(context: &Context, target: &str) -> Result<BTreeMap<String, String>, ApiError> {
     let given = context.text("targetstorage");
     let given = given.or(context.text("target-storage")).unwrap_or("");
     let mut storages = BTreeMap::new();
@@ -168,8 +166,8 @@ fn storages(context: &Context, target: &str) -> Result<BTreeMap<String, String>,
     Ok(storages)
 }
 
-/// Moves a guest: its disks that are not shared, then its configuration.
-async fn shift(job: &Job, plan: &Move) -> Result<(), String> {
+/// Migrates a guest: copies its local disks, then moves its configuration.
+async fn run(job: &Job, plan: &MigrationPlan) -> Result<(), String> {
     let (kind, vmid, target) = (plan.kind, plan.vmid, plan.target.as_str());
     let _lock = job.lock_guest(kind, vmid).await?;
     let was_running = check(job, plan)?;
@@ -179,7 +177,7 @@ async fn shift(job: &Job, plan: &Move) -> Result<(), String> {
         job.sleep(wait).await?;
         job.world.set_stopped(&job.node, kind, vmid)?;
     }
-    let own = local_volumes(job, plan)?;
+    let local = local_volumes(job, plan)?;
     let title = kind.title();
     job.log(format!(
         "starting migration of {title} {vmid} to node '{target}'"
@@ -189,7 +187,7 @@ async fn shift(job: &Job, plan: &Move) -> Result<(), String> {
         let guest = state.guest_mut(&job.node, kind, vmid)?;
         guest.config.set("lock", "migrate");
     }
-    let copied = copy(job, plan, &own, was_running).await;
+    let copied = copy(job, plan, &local, was_running).await;
     {
         let mut state = job.world.state();
         state
@@ -198,21 +196,21 @@ async fn shift(job: &Job, plan: &Move) -> Result<(), String> {
             .remove("lock");
     }
     copied?;
-    hand_over(job, plan, &own)?;
+    transfer(job, plan, &local)?;
     if kind == Kind::Lxc && was_running {
         job.log("start container on target node");
         let there = Job {
             node: target.to_owned(),
             ..job.clone()
         };
-        super::power::start_now(&there, kind, vmid).await?;
+        super::power::start_guest(&there, kind, vmid).await?;
     }
     job.log("migration finished successfully");
     Ok(())
 }
 
-/// Fails unless the guest can go as it is. Returns whether it runs.
-fn check(job: &Job, plan: &Move) -> Result<bool, String> {
+/// Fails unless the guest can be migrated in its current state. Returns whether it runs.
+fn check(job: &Job, plan: &MigrationPlan) -> Result<bool, String> {
     let state = job.world.state();
     let host = state.hosts.get(&plan.target);
     if host.is_none_or(|host| !host.online) {
@@ -237,11 +235,11 @@ fn check(job: &Job, plan: &Move) -> Result<bool, String> {
     }
 }
 
-/// Returns the volumes to copy with their sizes, or why they cannot be.
-fn local_volumes(job: &Job, plan: &Move) -> Result<Vec<(String, u64)>, String> {
+/// Returns the local volumes, which must be copied, with their sizes.
+fn local_volumes(job: &Job, plan: &MigrationPlan) -> Result<Vec<(String, u64)>, String> {
     let state = job.world.state();
     let guest = state.guest(&job.node, plan.kind, plan.vmid)?;
-    let mut own = Vec::new();
+    let mut local = Vec::new();
     let mut faults = Vec::new();
     for (key, volume) in volumes(plan.kind, &guest.config) {
         let (storage, name) = volume.split_once(':').unwrap_or(("", &volume));
@@ -254,11 +252,11 @@ fn local_volumes(job: &Job, plan: &Move) -> Result<Vec<(String, u64)>, String> {
         let fault = if drive.is_cdrom() && !drive.is_cloudinit() {
             Some("local cdrom image".to_owned())
         } else if plan.kind == Kind::Qemu && guest.running.is_some() && !plan.local_disks {
-            let words = "can't live migrate attached local disks without with-local-disks option";
-            Some(words.to_owned())
+            let message = "can't live migrate attached local disks without with-local-disks option";
+            Some(message.to_owned())
         } else if guest.running.is_some() && !guest.snapshots.is_empty() {
             Some("online storage migration not possible if snapshot exists".to_owned())
-        } else if state.is_base_and_used(&volume) {
+        } else if state.is_base_in_use(&volume) {
             Some("referenced by linked clone(s)".to_owned())
         } else {
             None
@@ -276,11 +274,11 @@ fn local_volumes(job: &Job, plan: &Move) -> Result<Vec<(String, u64)>, String> {
             ));
         }
         state.storage_on(&plan.target, plan.storage(storage))?;
-        own.push((volume.clone(), known.used));
+        local.push((volume.clone(), known.used));
     }
     drop(state);
     if faults.is_empty() {
-        return Ok(own);
+        return Ok(local);
     }
     for fault in faults {
         job.log(fault);
@@ -290,11 +288,11 @@ fn local_volumes(job: &Job, plan: &Move) -> Result<Vec<(String, u64)>, String> {
 
 async fn copy(
     job: &Job,
-    plan: &Move,
-    own: &[(String, u64)],
+    plan: &MigrationPlan,
+    local: &[(String, u64)],
     was_running: bool,
 ) -> Result<(), String> {
-    for (volume, bytes) in own {
+    for (volume, bytes) in local {
         job.log(format!("copying local disk image '{volume}'"));
         let storage = volume.split(':').next().unwrap_or("");
         job.copy(storage, *bytes, plan.limit).await?;
@@ -310,11 +308,11 @@ async fn copy(
     Ok(())
 }
 
-/// Gives the target what is not shared and the configuration, which stays as it is.
-fn hand_over(job: &Job, plan: &Move, own: &[(String, u64)]) -> Result<(), String> {
-    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+/// Moves the local volumes and the guest to the target host.
+fn transfer(job: &Job, plan: &MigrationPlan, local: &[(String, u64)]) -> Result<(), String> {
+    let (now, last_update) = (job.world.now(), job.world.last_status_update());
     let mut state = job.world.state();
-    for (volume, _) in own {
+    for (volume, _) in local {
         let Some((storage, name)) = volume.split_once(':') else {
             continue;
         };
@@ -326,11 +324,11 @@ fn hand_over(job: &Job, plan: &Move, own: &[(String, u64)]) -> Result<(), String
     }
     let pid = state.tasks.next_pid();
     let guest = state.guest_mut(&job.node, plan.kind, plan.vmid)?;
-    guest.touch(now, sweep);
+    guest.touch(now, last_update);
     for (key, volume) in volumes(plan.kind, &guest.config) {
         let (storage, name) = volume.split_once(':').unwrap_or(("", &volume));
         let to = plan.storage(storage);
-        let copied = own.iter().any(|(one, _)| *one == volume);
+        let copied = local.iter().any(|(one, _)| *one == volume);
         if copied && to != storage {
             let mut drive = Drive::parse(plan.kind, guest.config.value(&key).unwrap_or(""));
             drive.set_volume(format!("{to}:{name}"));

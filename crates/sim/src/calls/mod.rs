@@ -1,7 +1,5 @@
-//! Answers calls: who asks, which method, may they, are the parameters right, then what it does.
-//!
-//! In: a [`Request`]. Out: an [`Answer`] with status, reason phrase and body as Proxmox VE gives them.
-//! Never: sockets.
+//! Answers API calls: authenticates the caller, finds the method, checks privileges and parameters,
+//! and runs it. An [`Answer`] has the status, reason phrase and body of Proxmox VE.
 
 pub(crate) mod access;
 pub(crate) mod agent;
@@ -39,33 +37,33 @@ pub use request::{Answer, Credentials, Delivery, Request, Upload};
 use crate::schema::check::{self, Parameters};
 use crate::schema::{Method, table};
 use crate::world::fault::FaultKind;
-use crate::world::run::{Origin, at_once};
+use crate::world::run::{Origin, poll_once};
 use crate::world::state::State;
 use crate::world::{Kind, World};
 
-/// Why a call is refused.
+/// The error a call is answered with.
 #[derive(Clone, Debug)]
-pub(crate) struct Fail {
+pub(crate) struct ApiError {
     pub(crate) status: u16,
     pub(crate) reason: String,
     pub(crate) errors: BTreeMap<String, String>,
-    /// Whether the answer has a body; refusals before a method is found have none.
-    pub(crate) silent: bool,
+    /// Whether the answer has no body, as for errors before a method is found.
+    pub(crate) without_body: bool,
 }
 
-impl Fail {
+impl ApiError {
     pub(crate) fn new(status: u16, reason: impl Into<String>) -> Self {
         Self {
             status,
             reason: reason.into(),
             errors: BTreeMap::new(),
-            silent: false,
+            without_body: false,
         }
     }
 
-    pub(crate) fn silent(status: u16, reason: impl Into<String>) -> Self {
+    pub(crate) fn without_body(status: u16, reason: impl Into<String>) -> Self {
         Self {
-            silent: true,
+            without_body: true,
             ..Self::new(status, reason)
         }
     }
@@ -82,13 +80,13 @@ impl Fail {
     }
 }
 
-impl From<String> for Fail {
+impl From<String> for ApiError {
     fn from(reason: String) -> Self {
         Self::new(500, reason)
     }
 }
 
-impl From<&str> for Fail {
+impl From<&str> for ApiError {
     fn from(reason: &str) -> Self {
         Self::new(500, reason)
     }
@@ -97,9 +95,9 @@ impl From<&str> for Fail {
 /// What a method returns.
 pub(crate) enum Output {
     Data(Value),
-    /// A long list as text.
+    /// A long list as JSON text.
     Text(String),
-    /// A page of a list with the length of the whole.
+    /// A page of a list, and the length of the whole list.
     Page(Value, usize),
 }
 
@@ -109,28 +107,28 @@ impl From<Value> for Output {
     }
 }
 
-pub(crate) type Outcome = Result<Output, Fail>;
+pub(crate) type Outcome = Result<Output, ApiError>;
 
-/// A call on its way: everything a method needs.
+/// A call being processed, with everything a method needs.
 pub(crate) struct Context {
     pub(crate) world: World,
     pub(crate) identity: String,
     pub(crate) node: String,
-    pub(crate) given: Parameters,
+    pub(crate) parameters: Parameters,
     pub(crate) upload: Option<Upload>,
     pub(crate) worker: Option<usize>,
-    /// Whether its task has ended when it is answered.
-    pub(crate) at_once: bool,
+    /// Whether the call waits for the end of its task.
+    pub(crate) immediate: bool,
 }
 
 impl Context {
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
-        self.given.get(name).map(String::as_str)
+        self.parameters.get(name).map(String::as_str)
     }
 
-    pub(crate) fn need(&self, name: &str) -> Result<&str, Fail> {
+    pub(crate) fn required(&self, name: &str) -> Result<&str, ApiError> {
         self.text(name)
-            .ok_or_else(|| Fail::parameter(name, "property is missing and it is not optional"))
+            .ok_or_else(|| ApiError::parameter(name, "property is missing and it is not optional"))
     }
 
     pub(crate) fn flag(&self, name: &str) -> bool {
@@ -141,16 +139,16 @@ impl Context {
         self.text(name).and_then(|text| text.parse().ok())
     }
 
-    pub(crate) fn vmid(&self) -> Result<u32, Fail> {
-        self.need("vmid")?.parse().map_err(|_| {
-            Fail::parameter(
+    pub(crate) fn vmid(&self) -> Result<u32, ApiError> {
+        self.required("vmid")?.parse().map_err(|_| {
+            ApiError::parameter(
                 "vmid",
                 "invalid format - value does not look like a valid VM ID\n",
             )
         })
     }
 
-    /// Whether this is the one login that may do everything. A token of root is not.
+    /// Whether the caller is `root@pam` itself, which may do everything; its tokens may not.
     pub(crate) fn is_root(&self) -> bool {
         self.identity == "root@pam"
     }
@@ -169,21 +167,22 @@ impl Context {
         Work: FnOnce(crate::world::run::Job) -> Run,
         Run: Future<Output = Result<(), String>> + Send + 'static,
     {
-        let upid = if self.at_once {
-            self.world.end_task(&self.origin(), kind, id, work)?
+        let upid = if self.immediate {
+            self.world
+                .run_task_immediately(&self.origin(), kind, id, work)?
         } else {
             self.world.start_task(&self.origin(), kind, id, work)
         };
         Ok(json!(upid).into())
     }
 
-    /// Fails unless the guest is there.
-    pub(crate) fn exists(&self, kind: Kind, vmid: u32) -> Result<(), Fail> {
+    /// Fails unless the guest exists.
+    pub(crate) fn exists(&self, kind: Kind, vmid: u32) -> Result<(), ApiError> {
         let state = self.world.state();
         state
             .guest(&self.node, kind, vmid)
             .map(|_| ())
-            .map_err(Fail::from)
+            .map_err(ApiError::from)
     }
 }
 
@@ -200,15 +199,20 @@ impl World {
         match fault {
             FaultKind::ResetBefore => Answer::undelivered(Delivery::Reset),
             FaultKind::Timeout => Answer::undelivered(Delivery::Silence),
-            FaultKind::ResetAfter => self.answer(request).await.delivered(Delivery::Reset),
-            FaultKind::LostAnswer => self.answer(request).await.delivered(Delivery::Silence),
+            FaultKind::ResetAfter => self.answer(request).await.with_delivery(Delivery::Reset),
+            FaultKind::LostAnswer => self.answer(request).await.with_delivery(Delivery::Silence),
             FaultKind::RepeatedAnswer => {
                 let _ = self.answer(request.clone()).await;
                 self.answer(request).await
             }
-            FaultKind::Status(status) => Answer::refused(Fail::silent(status, reason_of(status))),
-            FaultKind::Garbage => self.answer(request).await.delivered(Delivery::Garbage),
-            FaultKind::Truncated => self.answer(request).await.delivered(Delivery::Truncated),
+            FaultKind::Status(status) => {
+                Answer::refused(ApiError::without_body(status, reason_of(status)))
+            }
+            FaultKind::Garbage => self.answer(request).await.with_delivery(Delivery::Garbage),
+            FaultKind::Truncated => self
+                .answer(request)
+                .await
+                .with_delivery(Delivery::Truncated),
             FaultKind::Slow(seconds) => {
                 self.sleep(std::time::Duration::from_secs_f64(seconds.max(0.0)))
                     .await;
@@ -217,7 +221,7 @@ impl World {
             FaultKind::TaskDies => {
                 let answer = self.answer(request).await;
                 if let Some(upid) = answer.data().as_str() {
-                    self.state().tasks.doom(upid);
+                    self.state().tasks.kill_at_end(upid);
                 }
                 answer
             }
@@ -234,7 +238,6 @@ impl World {
 
     fn fault_for(&self, method: &str, path: &str) -> Option<FaultKind> {
         let mut state = self.state();
-        // Looking changes nothing while there are none.
         if state.faults.is_empty() {
             return None;
         }
@@ -244,12 +247,12 @@ impl World {
 
     async fn answer(&self, request: Request) -> Answer {
         let head = request.method.clone();
-        let question = self.question(&request);
+        let key = self.list_key(&request);
         match self.process(request).await {
             Ok(output) => {
                 let answer = Answer::ok(output);
-                if let Some(question) = question {
-                    self.remember(question, answer.data());
+                if let Some(key) = key {
+                    self.remember_list(key, answer.data());
                 }
                 answer
             }
@@ -283,18 +286,19 @@ impl World {
         };
         let Some((method, names)) = found else {
             let reason = format!("Method '{} {path}' not implemented", request.method);
-            return Err(Fail::new(501, reason));
+            return Err(ApiError::new(501, reason));
         };
         let mut context = self.context(method, identity, names, request)?;
         permission::check(&context, method)?;
         let _worker = self.enter(method, &mut context).await?;
-        context.given = check::check(method, &context.given).map_err(Fail::parameters)?;
+        context.parameters =
+            check::check(method, &context.parameters).map_err(ApiError::parameters)?;
         self.spend(method).await;
         route::dispatch(method, &mut context).await
     }
 
-    /// Makes a call as the login of root, without waiting for anything: no worker, no time, and a
-    /// task has ended when this returns. Fails when someone else holds a lock.
+    /// Makes a call as `root@pam` that takes no worker and no simulated time; its task has ended
+    /// when this returns. Fails if a lock is taken.
     pub fn perform(&self, request: Request) -> Result<Value, String> {
         let _call = self.begin();
         let path = request.api_path().to_owned();
@@ -304,9 +308,10 @@ impl World {
         let outcome = self
             .context(method, "root@pam".to_owned(), names, request)
             .and_then(|mut context| {
-                context.at_once = true;
-                context.given = check::check(method, &context.given).map_err(Fail::parameters)?;
-                let answered = at_once(route::dispatch(method, &mut context));
+                context.immediate = true;
+                context.parameters =
+                    check::check(method, &context.parameters).map_err(ApiError::parameters)?;
+                let answered = poll_once(route::dispatch(method, &mut context));
                 answered.unwrap_or_else(|| Err("got timeout".into()))
             });
         let answer = match outcome {
@@ -323,34 +328,34 @@ impl World {
         identity: String,
         names: Parameters,
         request: Request,
-    ) -> Result<Context, Fail> {
-        let mut given = request.parameters;
-        given.extend(names);
+    ) -> Result<Context, ApiError> {
+        let mut parameters = request.parameters;
+        parameters.extend(names);
         if let Some(file) = &request.upload {
-            given.insert("filename".to_owned(), file.name.clone());
+            parameters.insert("filename".to_owned(), file.name.clone());
         }
-        let node = self.node_of(method, &given)?;
+        let node = self.node_of(method, &parameters)?;
         if method.verb != "GET" && !method.world && !self.state().quorate {
             return Err("cluster not ready - no quorum?".into());
         }
         if method.verb != "GET"
             && let Some((scope, number)) = request.fence
         {
-            self.state().admit(scope, number)?;
+            self.state().check_fence(scope, number)?;
         }
         Ok(Context {
             world: self.clone(),
             identity,
             node,
-            given,
+            parameters,
             upload: request.upload,
             worker: None,
-            at_once: false,
+            immediate: false,
         })
     }
 
-    /// Returns the host a call is for; another host passes it on, if it can.
-    fn node_of(&self, method: &Method, given: &Parameters) -> Result<String, Fail> {
+    /// Returns the host a call is for, to which the receiving host forwards it.
+    fn node_of(&self, method: &Method, parameters: &Parameters) -> Result<String, ApiError> {
         let state = self.state();
         let local = state
             .hosts
@@ -358,7 +363,7 @@ impl World {
             .find(|host| host.online)
             .or(state.hosts.values().next());
         let local = local.map(|host| host.name.clone()).unwrap_or_default();
-        let Some(name) = given
+        let Some(name) = parameters
             .get("node")
             .filter(|_| method.of_node || method.path.contains("{node}"))
         else {
@@ -369,9 +374,9 @@ impl World {
         }
         match state.hosts.get(name) {
             Some(host) if host.online => Ok(name.clone()),
-            Some(_) => Err(Fail::silent(595, "No route to host")),
+            Some(_) => Err(ApiError::without_body(595, "No route to host")),
             None if crate::schema::format::check("pve-node", name).is_err() => Ok(local),
-            None => Err(Fail::new(
+            None => Err(ApiError::new(
                 500,
                 format!(
                     "hostname lookup '{name}' failed - failed to get address info for: {name}: \
@@ -381,12 +386,12 @@ impl World {
         }
     }
 
-    /// Takes a worker of the privileged daemon, when the method needs one.
+    /// Occupies a worker of the privileged daemon if the method needs one.
     async fn enter(
         &self,
         method: &Method,
         context: &mut Context,
-    ) -> Result<Option<crate::world::worker::Worker>, Fail> {
+    ) -> Result<Option<crate::world::worker::Worker>, ApiError> {
         if !method.protected {
             return Ok(None);
         }
@@ -400,18 +405,18 @@ impl World {
         };
         let world = self.clone();
         let now: Arc<dyn Fn() -> f64 + Send + Sync> = Arc::new(move || world.now());
-        // Cancel safety: a caller that goes away leaves its place in the queue.
+        // Cancel safety: a caller that disconnects leaves the queue.
         let worker = workers
             .enter(now)
             .await
-            .ok_or_else(|| Fail::silent(596, "Broken pipe"))?;
+            .ok_or_else(|| ApiError::without_body(596, "Broken pipe"))?;
         context.worker = Some(worker.index);
         Ok(Some(worker))
     }
 
-    /// Lets the call cost what it costs.
+    /// Waits for as long as the method takes.
     async fn spend(&self, method: &Method) {
-        // No chance here: of two calls that come together, the first is served first.
+        // Without jitter, so that calls are served in the order of their arrival.
         let duration = {
             let state = self.state();
             if method.verb == "GET" {
@@ -424,7 +429,7 @@ impl World {
     }
 }
 
-/// Returns the words PVE's proxy has for its own failures.
+/// Returns the reason phrase of PVE's proxy for its own errors.
 fn reason_of(status: u16) -> &'static str {
     match status {
         595 => "Connection refused",

@@ -1,29 +1,27 @@
-//! May they: the permission expressions of the table, and checks that methods make themselves.
-//!
-//! In: a call on its way. Out: nothing, or a 403 with the path and privileges PVE names.
-//! Never: who asks; that is decided before.
+//! Authorization: the permission expressions of the API schema, and checks that methods make
+//! themselves. A refusal is a 403 that names path and privilege as PVE does.
 
 use serde_json::Value;
 
-use super::{Context, Fail};
+use super::{ApiError, Context};
 use crate::schema::Method;
 
-/// Checks the expression the table has for a method.
-pub(crate) fn check(context: &Context, method: &Method) -> Result<(), Fail> {
+/// Checks the permission expression of a method.
+pub(crate) fn check(context: &Context, method: &Method) -> Result<(), ApiError> {
     match &method.check {
         Some(expression) if !context.is_root() => evaluate(context, expression, true).map(|_| ()),
         Some(_) | None => Ok(()),
     }
 }
 
-/// Evaluates an expression. Only a plain one names what is missing.
-fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bool, Fail> {
+/// Evaluates an expression. Only the outermost one names the missing privilege.
+fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bool, ApiError> {
     let Some(list) = expression.as_array() else {
         return Ok(true);
     };
     let operator = list.first().and_then(Value::as_str).unwrap_or("");
     let good = match operator {
-        "perm" => return permitted(context, list, outermost),
+        "perm" => return evaluate_perm(context, list, outermost),
         "and" => list[1..]
             .iter()
             .all(|part| evaluate(context, part, false).unwrap_or(false)),
@@ -43,8 +41,8 @@ fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bo
             let path = list.get(1).and_then(Value::as_str).unwrap_or("/");
             return match require_any(
                 context,
-                &fill(context, path),
-                &modifiers(&fill(context, path)),
+                &expand(context, path),
+                &acl_privileges(&expand(context, path)),
             ) {
                 Err(fail) if outermost => Err(fail),
                 outcome => Ok(outcome.is_ok()),
@@ -55,13 +53,13 @@ fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bo
     if good || !outermost {
         Ok(good)
     } else {
-        Err(Fail::new(403, "Permission check failed"))
+        Err(ApiError::new(403, "Permission check failed"))
     }
 }
 
-/// Returns the privileges any of which lets a caller change who may do what on a path: whoever
-/// may make a thing may also share it.
-pub(crate) fn modifiers(path: &str) -> Vec<String> {
+/// Returns the privileges any one of which allows changes to the access list of a path: whoever
+/// may allocate an object may also grant access to it.
+pub(crate) fn acl_privileges(path: &str) -> Vec<String> {
     let own = match path.split('/').collect::<Vec<_>>()[..] {
         ["", "storage", _, ..] => Some("Datastore.Allocate"),
         ["", "vms", _, ..] => Some("VM.Allocate"),
@@ -72,10 +70,10 @@ pub(crate) fn modifiers(path: &str) -> Vec<String> {
     names.map(ToOwned::to_owned).collect()
 }
 
-fn permitted(context: &Context, list: &[Value], outermost: bool) -> Result<bool, Fail> {
-    let path = fill(context, list.get(1).and_then(Value::as_str).unwrap_or("/"));
+fn evaluate_perm(context: &Context, list: &[Value], outermost: bool) -> Result<bool, ApiError> {
+    let path = expand(context, list.get(1).and_then(Value::as_str).unwrap_or("/"));
     let wanted = names(list.get(2));
-    // What is about a parameter says nothing without it.
+    // An expression about a parameter is false without it.
     if list.get(3).and_then(Value::as_str) == Some("require_param") {
         let name = list.get(4).and_then(Value::as_str).unwrap_or("");
         if context.text(name).is_none() {
@@ -106,10 +104,10 @@ fn names(value: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-/// Fills `{vmid}` and the like in.
-fn fill(context: &Context, template: &str) -> String {
+/// Replaces `{vmid}` and other parameters in a path.
+fn expand(context: &Context, template: &str) -> String {
     let mut path = template.to_owned();
-    for (name, value) in &context.given {
+    for (name, value) in &context.parameters {
         path = path.replace(&format!("{{{name}}}"), value);
     }
     path
@@ -129,7 +127,7 @@ pub(crate) fn allows(context: &Context, path: &str, privilege: &str) -> bool {
 }
 
 /// Fails unless the caller has a privilege on a path.
-pub(crate) fn require(context: &Context, path: &str, privilege: &str) -> Result<(), Fail> {
+pub(crate) fn require(context: &Context, path: &str, privilege: &str) -> Result<(), ApiError> {
     if allows(context, path, privilege) {
         Ok(())
     } else {
@@ -138,7 +136,11 @@ pub(crate) fn require(context: &Context, path: &str, privilege: &str) -> Result<
 }
 
 /// Fails unless the caller has one of the privileges on a path.
-pub(crate) fn require_any(context: &Context, path: &str, wanted: &[String]) -> Result<(), Fail> {
+pub(crate) fn require_any(
+    context: &Context,
+    path: &str,
+    wanted: &[String],
+) -> Result<(), ApiError> {
     if has_any(context, path, wanted) {
         Ok(())
     } else {
@@ -146,13 +148,13 @@ pub(crate) fn require_any(context: &Context, path: &str, wanted: &[String]) -> R
     }
 }
 
-/// Fails unless the caller has a privilege on a guest, or on the pool it is going into.
+/// Fails unless the caller has a privilege on a guest, or on the pool it will be in.
 pub(crate) fn require_guest(
     context: &Context,
     vmid: u32,
     pool: Option<&str>,
     privilege: &str,
-) -> Result<(), Fail> {
+) -> Result<(), ApiError> {
     let in_pool = pool.is_some_and(|pool| allows(context, &format!("/pool/{pool}"), privilege));
     if in_pool {
         return Ok(());
@@ -160,7 +162,7 @@ pub(crate) fn require_guest(
     require(context, &format!("/vms/{vmid}"), privilege)
 }
 
-/// Makes a 403 with PVE's words.
-pub(crate) fn denied(what: &str) -> Fail {
-    Fail::new(403, format!("Permission check failed ({what})"))
+/// Returns a 403 with PVE's message.
+pub(crate) fn denied(what: &str) -> ApiError {
+    ApiError::new(403, format!("Permission check failed ({what})"))
 }

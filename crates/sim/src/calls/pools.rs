@@ -1,11 +1,8 @@
-//! Pools of guests and storages.
-//!
-//! In: calls under `/pools`. Out: which guest is in which pool.
-//! Never: permissions that follow from it.
+//! Calls under `/pools`: pools of guests and storages.
 
 use serde_json::{Value, json};
 
-use super::{Context, Fail, Outcome, permission};
+use super::{ApiError, Context, Outcome, permission};
 use crate::schema::format::split_list;
 
 pub(crate) fn list(context: &Context) -> Outcome {
@@ -32,7 +29,7 @@ pub(crate) fn list(context: &Context) -> Outcome {
 }
 
 pub(crate) fn create(context: &Context) -> Outcome {
-    let name = context.need("poolid")?.to_owned();
+    let name = context.required("poolid")?.to_owned();
     let mut state = context.world.state();
     if state.pools.contains_key(&name) {
         return Err(format!("create pool failed: pool '{name}' already exists").into());
@@ -43,21 +40,21 @@ pub(crate) fn create(context: &Context) -> Outcome {
     Ok(Value::Null.into())
 }
 
-fn no_pool(name: &str) -> Fail {
-    Fail::new(500, format!("pool '{name}' does not exist"))
+fn no_pool(name: &str) -> ApiError {
+    ApiError::new(500, format!("pool '{name}' does not exist"))
 }
 
 pub(crate) fn read(context: &Context) -> Outcome {
-    let name = context.need("poolid")?;
+    let name = context.required("poolid")?;
     let now = context.world.now();
-    let sweep = context.world.last_sweep();
+    let last_update = context.world.last_status_update();
     let state = context.world.state();
     let comment = state.pools.get(name).ok_or_else(|| no_pool(name))?;
     let mut members: Vec<Value> = state
         .guests
         .values()
         .filter(|guest| state.pool_of.get(&guest.vmid).map(String::as_str) == Some(name))
-        .map(|guest| guest.resource(now, sweep))
+        .map(|guest| guest.resource(now, last_update))
         .map(|entry| json!(entry))
         .collect();
     for storage in state.pool_storages.get(name).into_iter().flatten() {
@@ -73,7 +70,7 @@ pub(crate) fn read(context: &Context) -> Outcome {
 }
 
 pub(crate) fn change(context: &Context) -> Outcome {
-    let name = context.need("poolid")?.to_owned();
+    let name = context.required("poolid")?.to_owned();
     let mut state = context.world.state();
     if !state.pools.contains_key(&name) {
         return Err(no_pool(&name));
@@ -102,7 +99,7 @@ pub(crate) fn change(context: &Context) -> Outcome {
 }
 
 pub(crate) fn delete(context: &Context) -> Outcome {
-    let name = context.need("poolid")?;
+    let name = context.required("poolid")?;
     let mut state = context.world.state();
     let stored = state.pool_storages.get(name);
     if state.pool_of.values().any(|pool| pool == name)

@@ -1,25 +1,24 @@
-//! Starting, stopping, shutting down and rebooting guests.
-//!
-//! In: calls under `.../status`. Out: tasks, and guests that run or do not.
-//! Never: configuration, apart from pending changes that a stop applies.
+//! Calls under `.../status`: start, stop, shut down and reboot guests.
 
 use std::time::Duration;
 
 use super::{Context, Outcome};
 use crate::guest::drive::volumes;
+use crate::guest::identity::is_network;
 use crate::schema::property;
 use crate::world::Kind;
 use crate::world::World;
 use crate::world::run::Job;
 use crate::world::state::{Boots, Running};
 
-/// How long a guest that does not answer is asked before `timeout` begins to count, in seconds.
-const AGENT_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a shutdown waits for an agent that does not answer, before `timeout` begins.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// From the start of a container to its addresses, and to its SSH.
+/// Seconds from the start of a container until it has addresses and SSH answers.
 const NETWORK_UP: f64 = 1.5;
 
-fn task_name(kind: Kind, what: &str) -> String {
+/// Returns the type of a task, such as `qmstart` or `vzstart`.
+pub(crate) fn task_name(kind: Kind, what: &str) -> String {
     match kind {
         Kind::Qemu => format!("qm{what}"),
         Kind::Lxc => format!("vz{what}"),
@@ -27,14 +26,14 @@ fn task_name(kind: Kind, what: &str) -> String {
 }
 
 impl Context {
-    fn runs(&self, kind: Kind, vmid: u32) -> Result<bool, String> {
+    fn is_running(&self, kind: Kind, vmid: u32) -> Result<bool, String> {
         let state = self.world.state();
         Ok(state.guest(&self.node, kind, vmid)?.running.is_some())
     }
 
-    /// A container that is not running cannot be stopped, whether there is one or not.
-    fn is_up(&self, kind: Kind, vmid: u32) -> Result<(), String> {
-        if kind == Kind::Lxc && !self.runs(kind, vmid).unwrap_or(false) {
+    /// Fails for a container that is not running, or that does not exist.
+    fn require_running(&self, kind: Kind, vmid: u32) -> Result<(), String> {
+        if kind == Kind::Lxc && !self.is_running(kind, vmid).unwrap_or(false) {
             return Err(format!("CT {vmid} not running"));
         }
         Ok(())
@@ -43,8 +42,8 @@ impl Context {
 
 pub(crate) fn start(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    super::vm_config::no_skiplock(context)?;
-    if kind == Kind::Lxc && context.runs(kind, vmid)? {
+    super::vm_config::check_skiplock(context)?;
+    if kind == Kind::Lxc && context.is_running(kind, vmid)? {
         return Err(format!("CT {vmid} already running").into());
     }
     context.task(
@@ -52,16 +51,16 @@ pub(crate) fn start(context: &Context, kind: Kind) -> Outcome {
         &vmid.to_string(),
         move |job| async move {
             let _lock = job.lock_guest(kind, vmid).await?;
-            if is_backed_up(&job, kind, vmid) {
+            if is_running_for_backup(&job, kind, vmid) {
                 return Ok(());
             }
-            start_now(&job, kind, vmid).await
+            start_guest(&job, kind, vmid).await
         },
     )
 }
 
-/// A VM that runs because it is being backed up counts as started.
-fn is_backed_up(job: &Job, kind: Kind, vmid: u32) -> bool {
+/// Whether a VM runs because it is being backed up, which counts as started.
+fn is_running_for_backup(job: &Job, kind: Kind, vmid: u32) -> bool {
     let state = job.world.state();
     let guest = state.guests.get(&vmid);
     kind == Kind::Qemu
@@ -71,7 +70,7 @@ fn is_backed_up(job: &Job, kind: Kind, vmid: u32) -> bool {
 }
 
 /// Starts a guest. The lock must be held.
-pub(crate) async fn start_now(job: &Job, kind: Kind, vmid: u32) -> Result<(), String> {
+pub(crate) async fn start_guest(job: &Job, kind: Kind, vmid: u32) -> Result<(), String> {
     let cloudinit = check_start(job, kind, vmid)?;
     if cloudinit {
         job.log("generating cloud-init ISO");
@@ -86,7 +85,7 @@ pub(crate) async fn start_now(job: &Job, kind: Kind, vmid: u32) -> Result<(), St
             Kind::Lxc => state.timing.ct_start,
         }
     };
-    // Its process is there well before the task is done with it.
+    // The process exists well before the task ends.
     job.sleep(duration.mul_f64(0.5)).await?;
     job.world.set_running(&job.node, kind, vmid)?;
     job.sleep(duration.mul_f64(0.5)).await
@@ -106,8 +105,8 @@ fn needs_nesting(job: &Job, kind: Kind, vmid: u32) -> bool {
 fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
     let state = job.world.state();
     let guest = state.guest(&job.node, kind, vmid)?;
-    // A mount does not keep a container from starting.
-    guest.unlocked(&["mounted"])?;
+    // A mounted container can start.
+    guest.check_unlocked(&["mounted"])?;
     if guest.running.is_some() {
         return Err(format!("{} {vmid} already running", kind.title()));
     }
@@ -128,7 +127,7 @@ fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
     }
     let host = state.hosts.get(&job.node);
     for (key, text) in guest.config.values() {
-        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+        if is_network(key) {
             let parts = property::split(text, "model");
             let bridge = property::part(&parts, "bridge");
             if let (Some(bridge), Some(host)) = (bridge, host)
@@ -147,9 +146,9 @@ fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
 }
 
 impl World {
-    /// Marks a guest as running: its address, its agent and its SSH come after a while each.
+    /// Marks a guest as running. Its address, agent and SSH each become available later.
     pub(crate) fn set_running(&self, node: &str, kind: Kind, vmid: u32) -> Result<(), String> {
-        let (now, sweep) = (self.now(), self.last_sweep());
+        let (now, last_update) = (self.now(), self.last_status_update());
         let mut state = self.state();
         let jitter = state.random.fraction() * 0.2 + 0.9;
         let pid = state.tasks.next_pid();
@@ -159,31 +158,31 @@ impl World {
             Kind::Lxc => (NETWORK_UP, 0.0, NETWORK_UP),
         };
         let guest = state.guest_mut(node, kind, vmid)?;
-        guest.touch(now, sweep);
+        guest.touch(now, last_update);
         guest.config.apply_pending();
         state.lease(vmid);
         let guest = state.guest_mut(node, kind, vmid)?;
-        let system = kind == Kind::Lxc || guest.boots != Boots::Nothing;
-        let talks = kind == Kind::Qemu && system && guest.agent_is_enabled();
+        let has_system = kind == Kind::Lxc || guest.boots != Boots::Nothing;
+        let has_agent = kind == Kind::Qemu && has_system && guest.agent_is_enabled();
         guest.running = Some(Running {
             pid,
             since: now,
             address_from: now + address,
-            agent_from: talks.then_some(now + agent),
-            ssh_from: system.then_some(now + ssh),
+            agent_from: has_agent.then_some(now + agent),
+            ssh_from: has_system.then_some(now + ssh),
         });
         Ok(())
     }
 
-    /// Marks a guest as stopped, which applies what was pending.
+    /// Marks a guest as stopped, which applies pending changes.
     pub(crate) fn set_stopped(&self, node: &str, kind: Kind, vmid: u32) -> Result<(), String> {
-        let (now, sweep) = (self.now(), self.last_sweep());
+        let (now, last_update) = (self.now(), self.last_status_update());
         let mut state = self.state();
         let guest = state.guest_mut(node, kind, vmid)?;
-        guest.touch(now, sweep);
+        guest.touch(now, last_update);
         guest.running = None;
         guest.config.apply_pending();
-        // What runs inside loses its power.
+        // A nested hypervisor loses power too.
         if let Some(inner) = guest.inner.take() {
             guest.inner = Some(inner.after_power_loss());
         }
@@ -203,10 +202,10 @@ fn not_found(job: &Job, kind: Kind, vmid: u32) -> String {
 
 pub(crate) async fn stop(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    super::vm_config::no_skiplock(context)?;
-    context.is_up(kind, vmid)?;
+    super::vm_config::check_skiplock(context)?;
+    context.require_running(kind, vmid)?;
     let overruled = if context.flag("overrule-shutdown") {
-        overrule(context, kind, vmid).await
+        cancel_shutdowns(context, kind, vmid).await
     } else {
         Vec::new()
     };
@@ -226,7 +225,7 @@ pub(crate) async fn stop(context: &Context, kind: Kind) -> Outcome {
                     .running
                     .is_some()
             };
-            // Nothing to stop needs no lock.
+            // Without anything to stop, the lock is not needed.
             if !running && !is_locked(&job, kind, vmid) {
                 return Ok(());
             }
@@ -235,7 +234,7 @@ pub(crate) async fn stop(context: &Context, kind: Kind) -> Outcome {
                 let state = job.world.state();
                 let guest = state.guest(&job.node, kind, vmid);
                 let guest = guest.map_err(|_| not_found(&job, kind, vmid))?;
-                guest.unlocked(&["mounted"])?;
+                guest.check_unlocked(&["mounted"])?;
                 guest.running.is_some()
             };
             if running {
@@ -256,8 +255,8 @@ fn is_locked(job: &Job, kind: Kind, vmid: u32) -> bool {
         .is_none()
 }
 
-/// Stops the shutdowns of a guest that still wait, and waits until they are gone.
-async fn overrule(context: &Context, kind: Kind, vmid: u32) -> Vec<String> {
+/// Cancels the running shutdown tasks of a guest and returns them.
+async fn cancel_shutdowns(context: &Context, kind: Kind, vmid: u32) -> Vec<String> {
     let what = task_name(kind, "shutdown");
     let id = vmid.to_string();
     let found: Vec<String> = {
@@ -281,9 +280,9 @@ async fn overrule(context: &Context, kind: Kind, vmid: u32) -> Vec<String> {
 
 pub(crate) fn shutdown(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    super::vm_config::no_skiplock(context)?;
-    context.is_up(kind, vmid)?;
-    let patience = Duration::from_secs(context.number("timeout").unwrap_or(match kind {
+    super::vm_config::check_skiplock(context)?;
+    context.require_running(kind, vmid)?;
+    let timeout = Duration::from_secs(context.number("timeout").unwrap_or(match kind {
         Kind::Qemu => 180,
         Kind::Lxc => 60,
     }));
@@ -294,13 +293,13 @@ pub(crate) fn shutdown(context: &Context, kind: Kind) -> Outcome {
         move |job| async move {
             let _lock = job.lock_guest(kind, vmid).await?;
             check_lock(&job, kind, vmid)?;
-            power_down(&job, kind, vmid, patience, force).await
+            power_down(&job, kind, vmid, timeout, force).await
         },
     )
 }
 
-/// Whether a guest does what it is asked: containers do, VMs when something runs in them.
-fn listens(job: &Job, kind: Kind, vmid: u32) -> bool {
+/// Whether a guest reacts to a shutdown request: containers always, VMs if a system has booted.
+fn accepts_shutdown(job: &Job, kind: Kind, vmid: u32) -> bool {
     let now = job.world.now();
     let state = job.world.state();
     let Some(guest) = state.guests.get(&vmid) else {
@@ -310,7 +309,7 @@ fn listens(job: &Job, kind: Kind, vmid: u32) -> bool {
         Kind::Lxc => true,
         Kind::Qemu => {
             guest.agent_answers(now) || {
-                // Without an agent a system that has booted still hears the power button.
+                // Without an agent, a booted system still reacts to the ACPI power button.
                 let boot = state.timing.boot.as_secs_f64();
                 let up = guest
                     .running
@@ -322,12 +321,12 @@ fn listens(job: &Job, kind: Kind, vmid: u32) -> bool {
     }
 }
 
-/// What runs and is locked is not stopped.
+/// Fails if the guest runs and is locked.
 fn check_lock(job: &Job, kind: Kind, vmid: u32) -> Result<(), String> {
     let state = job.world.state();
     let guest = state.guest(&job.node, kind, vmid)?;
     match guest.running {
-        Some(_) => guest.unlocked(&[]),
+        Some(_) => guest.check_unlocked(&[]),
         None => Ok(()),
     }
 }
@@ -336,7 +335,7 @@ async fn power_down(
     job: &Job,
     kind: Kind,
     vmid: u32,
-    patience: Duration,
+    timeout: Duration,
     force: bool,
 ) -> Result<(), String> {
     let (running, has_agent) = {
@@ -347,23 +346,23 @@ async fn power_down(
     if !running {
         return Ok(());
     }
-    if listens(job, kind, vmid) {
+    if accepts_shutdown(job, kind, vmid) {
         let mut wait = job.world.state().timing.shutdown;
-        // A container has no firmware and no kernel to take down.
+        // A container has no kernel to shut down.
         if kind == Kind::Lxc {
             wait /= 2;
         }
-        if wait <= patience {
+        if wait <= timeout {
             job.sleep(wait).await?;
             return job.world.set_stopped(&job.node, kind, vmid);
         }
     } else if has_agent {
-        job.sleep(AGENT_PATIENCE).await?;
+        job.sleep(AGENT_TIMEOUT).await?;
         job.log(format!(
             "QEMU Guest Agent is not running - VM {vmid} qga command 'guest-ping' failed - got timeout"
         ));
     }
-    job.sleep(patience + Duration::from_secs(1)).await?;
+    job.sleep(timeout + Duration::from_secs(1)).await?;
     if force {
         job.log(format!(
             "{} still running - terminating now with SIGTERM",
@@ -375,18 +374,18 @@ async fn power_down(
         Kind::Qemu => "VM quit/powerdown failed - got timeout".to_owned(),
         Kind::Lxc => format!(
             "command 'lxc-stop -n {vmid} --nokill --timeout {}' failed: exit code 1",
-            patience.as_secs()
+            timeout.as_secs()
         ),
     })
 }
 
 pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    if !context.runs(kind, vmid)? {
-        // Containers are called so, too.
+    if !context.is_running(kind, vmid)? {
+        // PVE reports "VM" for containers too.
         return Err(format!("VM {vmid} not running").into());
     }
-    let patience = Duration::from_secs(context.number("timeout").unwrap_or(180));
+    let timeout = Duration::from_secs(context.number("timeout").unwrap_or(180));
     context.task(
         &task_name(kind, "reboot"),
         &vmid.to_string(),
@@ -394,16 +393,16 @@ pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
             {
                 let _lock = job.lock_guest(kind, vmid).await?;
                 let locked = check_lock(&job, kind, vmid);
-                // A container is taken down before its lock is looked at.
+                // A container is shut down before its lock is checked.
                 if kind == Kind::Qemu {
                     locked.clone()?;
                 }
-                power_down(&job, kind, vmid, patience, false).await?;
+                power_down(&job, kind, vmid, timeout, false).await?;
                 if locked.is_err() {
                     return Err(format!("startup for container '{vmid}' failed"));
                 }
             }
-            // Another task of the host's own brings it up again, a moment later.
+            // A task of the host starts the guest again.
             let world = job.world.clone();
             let origin = crate::world::run::Origin {
                 node: job.node.clone(),
@@ -420,7 +419,7 @@ pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
                     &id,
                     move |job| async move {
                         let _lock = job.lock_guest(kind, vmid).await?;
-                        start_now(&job, kind, vmid).await
+                        start_guest(&job, kind, vmid).await
                     },
                 );
             });
@@ -429,8 +428,8 @@ pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
     )
 }
 
-/// Reset, suspend and resume: the guest goes on running.
-pub(crate) fn nudge(context: &Context, what: &'static str) -> Outcome {
+/// Resets, suspends or resumes a VM, which remains running.
+pub(crate) fn send_command(context: &Context, what: &'static str) -> Outcome {
     let vmid = context.vmid()?;
     context.task(
         &format!("qm{what}"),

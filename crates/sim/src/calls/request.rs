@@ -1,24 +1,21 @@
-//! A call and its answer, before they become bytes.
-//!
-//! In: method, path, parameters, who asks. Out: status, reason phrase, body, how it is delivered.
-//! Never: sockets.
+//! API requests and answers, independent of HTTP.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use super::{Fail, Output};
+use super::{ApiError, Output};
 
-/// Who asks.
+/// The credentials of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// Nobody.
+    /// No credentials.
     #[default]
     None,
     /// `user@realm!name=secret`.
     Token(String),
-    /// A ticket, and the CSRF token that changes need.
+    /// A ticket, and the CSRF token that other methods than `GET` need.
     Ticket {
         /// The cookie's value.
         ticket: String,
@@ -27,38 +24,38 @@ pub enum Credentials {
     },
 }
 
-/// A file that comes with a call.
+/// A file uploaded with a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upload {
-    /// The name the sender gave it.
+    /// The file name.
     pub name: String,
-    /// How many bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// SHA-256 and the others that were asked for, by algorithm.
+    /// Checksums by algorithm.
     pub checksums: BTreeMap<String, String>,
-    /// The first bytes, which tell a qcow2 image from something else.
+    /// The first bytes, which identify a qcow2 image.
     pub head: Vec<u8>,
 }
 
-/// A call.
+/// An API request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// `GET`, `POST`, `PUT` or `DELETE`.
     pub method: String,
     /// The path, with or without `/api2/json`, percent-decoded.
     pub path: String,
-    /// Query and body together.
+    /// Parameters of query and body.
     pub parameters: BTreeMap<String, String>,
-    /// Who asks.
+    /// The credentials of the caller.
     pub credentials: Credentials,
-    /// A file.
+    /// The uploaded file.
     pub upload: Option<Upload>,
-    /// A scope of the driver, and the number under which it holds it. Proxmox VE knows no such thing.
+    /// A lease scope of the driver and its fencing number, which Proxmox VE does not have.
     pub fence: Option<(String, i64)>,
 }
 
 impl Request {
-    /// Makes a call.
+    /// Creates a request.
     pub fn new(method: &str, path: &str) -> Self {
         Self {
             method: method.to_owned(),
@@ -67,27 +64,27 @@ impl Request {
         }
     }
 
-    /// Makes a call that reads.
+    /// Creates a `GET` request.
     pub fn get(path: &str) -> Self {
         Self::new("GET", path)
     }
 
-    /// Makes a call that starts or creates something.
+    /// Creates a `POST` request.
     pub fn post(path: &str) -> Self {
         Self::new("POST", path)
     }
 
-    /// Makes a call that changes something.
+    /// Creates a `PUT` request.
     pub fn put(path: &str) -> Self {
         Self::new("PUT", path)
     }
 
-    /// Makes a call that removes something.
+    /// Creates a `DELETE` request.
     pub fn delete(path: &str) -> Self {
         Self::new("DELETE", path)
     }
 
-    /// Asks as a token, `user@realm!name=secret`.
+    /// Authenticates with a token, `user@realm!name=secret`.
     #[must_use]
     pub fn token(mut self, token: &str) -> Self {
         self.credentials = Credentials::Token(token.to_owned());
@@ -101,34 +98,34 @@ impl Request {
         self
     }
 
-    /// Returns the path behind `/api2/json`.
+    /// Returns the path after `/api2/json`.
     pub(crate) fn api_path(&self) -> &str {
         let path = self.path.strip_prefix("/api2/json").unwrap_or(&self.path);
         if path.is_empty() { "/" } else { path }
     }
 }
 
-/// How an answer reaches whoever asked.
+/// How an answer is delivered to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Whole.
+    /// Complete.
     #[default]
     Whole,
-    /// The connection is cut.
+    /// The connection is reset.
     Reset,
-    /// Nothing comes.
+    /// Nothing is sent.
     Silence,
-    /// Something that is not JSON comes.
+    /// The body is not JSON.
     Garbage,
-    /// Half of it comes.
+    /// Half of the body is sent.
     Truncated,
 }
 
-/// A body: a tree, or a text for lists so long that their tree would be many times as large.
+/// A body: a JSON value, or text for long lists, whose value would need many times the memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     Value(Value),
-    /// The text, and its tree once someone has asked for it.
+    /// The text, and its value once requested.
     Text(String, OnceLock<Value>),
 }
 
@@ -137,11 +134,11 @@ pub(crate) enum Content {
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// The reason phrase, where Proxmox VE puts its errors.
+    /// The reason phrase, which contains the error message.
     pub reason: String,
-    /// The body; some refusals have none.
+    /// The body; some errors have none.
     pub(crate) content: Option<Content>,
-    /// How it arrives.
+    /// How the answer is delivered.
     pub delivery: Delivery,
 }
 
@@ -149,7 +146,7 @@ impl Answer {
     pub(crate) fn ok(output: Output) -> Self {
         let body = match output {
             Output::Data(data) => Content::Value(json!({ "data": data })),
-            // No total is shown where there is nothing.
+            // An empty list has no total.
             Output::Page(data, 0) => Content::Value(json!({ "data": data })),
             Output::Page(data, total) => Content::Value(json!({ "data": data, "total": total })),
             Output::Text(data) => Content::Text(format!("{{\"data\":{data}}}"), OnceLock::new()),
@@ -162,9 +159,9 @@ impl Answer {
         }
     }
 
-    pub(crate) fn refused(fail: Fail) -> Self {
-        let body = (!fail.silent).then(|| {
-            // Only what a method raised ends in a newline.
+    pub(crate) fn refused(fail: ApiError) -> Self {
+        let body = (!fail.without_body).then(|| {
+            // Only errors raised by a method end in a newline.
             let end = if fail.status == 501 { "" } else { "\n" };
             let mut body = json!({ "data": null, "message": format!("{}{end}", fail.reason) });
             if !fail.errors.is_empty() {
@@ -190,7 +187,7 @@ impl Answer {
         }
     }
 
-    pub(crate) fn delivered(mut self, delivery: Delivery) -> Self {
+    pub(crate) fn with_delivery(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
         self
     }
@@ -208,7 +205,7 @@ impl Answer {
             .unwrap_or(&NULL)
     }
 
-    /// Returns the body; some refusals have none.
+    /// Returns the body; some errors have none.
     pub fn body(&self) -> Option<&Value> {
         Some(match self.content.as_ref()? {
             Content::Value(value) => value,
@@ -218,7 +215,7 @@ impl Answer {
         })
     }
 
-    /// Turns it into the body as it is sent.
+    /// Returns the body as text.
     pub fn into_text(self) -> Option<String> {
         Some(match self.content? {
             Content::Value(value) => value.to_string(),
@@ -226,7 +223,7 @@ impl Answer {
         })
     }
 
-    /// Whether it was done.
+    /// Whether the call succeeded and its answer was delivered.
     pub fn is_ok(&self) -> bool {
         self.status == 200 && self.delivery == Delivery::Whole
     }

@@ -1,19 +1,17 @@
-//! Restores backups, to a new id or over a guest that is there.
+//! Restores backups, as a new guest or in place of an existing one.
 //!
 //! Without `unique` a restored guest has the SMBIOS uuid, hardware addresses, tags and notes of
-//! the one in the archive: both may be there at the same time. Values in the call win.
-//! In: an archive and an id. Out: a guest.
-//! Never: changing the archive.
+//! the one in the archive, so two guests may have the same. Values in the call take precedence.
 
 use std::time::Duration;
 
-use super::disk::{NewDisk, allocate, formatting, make_cloudinit};
+use super::disk::{NewDisk, allocate, create_cloudinit_drive, formatting_line};
 use super::permission::{allows, require};
 use super::storage::check_access;
-use super::vm_config::{NOT_CONFIG, may_use_bridge, with_address};
-use super::vm_create::{abandon, may_create, reserve};
-use super::{Context, Fail, Outcome, ct, template};
-use crate::guest::config::{Config, normal_tags};
+use super::vm_config::{NOT_CONFIG, may_use_bridge, with_mac};
+use super::vm_create::{clean_up, may_create, reserve_id};
+use super::{ApiError, Context, Outcome, ct, template};
+use crate::guest::config::{Config, normalize_tags};
 use crate::guest::drive::{Drive, is_drive, is_mount, render_size, volumes};
 use crate::guest::identity::is_network;
 use crate::schema::check::Parameters;
@@ -24,8 +22,8 @@ use crate::world::state::{Backup, BackupDisk};
 /// How long a restore waits for the id's lock.
 const RESTORE_LOCK: Duration = Duration::from_secs(5);
 
-/// What is restored, and over what.
-struct Plan {
+/// The options of a restore.
+struct RestorePlan {
     kind: Kind,
     vmid: u32,
     archive: String,
@@ -35,11 +33,11 @@ struct Plan {
     unique: bool,
     start: bool,
     limit: Option<u64>,
-    /// Whether a guest is there that is replaced.
-    over: bool,
+    /// Whether an existing guest is replaced.
+    replace: bool,
 }
 
-impl Plan {
+impl RestorePlan {
     fn failed(&self, fault: &str) -> String {
         let title = self.kind.title();
         format!("unable to restore {title} {} - {fault}", self.vmid)
@@ -50,28 +48,28 @@ pub(crate) async fn vm(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let pool = context.text("pool").map(ToOwned::to_owned);
     may_restore(context, Kind::Qemu, vmid, pool.as_deref())?;
-    let mut values: Parameters = context.given.clone();
+    let mut values: Parameters = context.parameters.clone();
     values.retain(|key, _| !NOT_CONFIG.contains(&key.as_str()));
     if let Some(key) = values.keys().find(|key| is_drive(key)) {
-        let words = format!("restoring with another '{key}' is not simulated");
-        return Err(Fail::new(501, words));
+        let message = format!("restoring with another '{key}' is not simulated");
+        return Err(ApiError::new(501, message));
     }
     let keys = values.keys().map(String::as_str);
     super::vm_config::may_set(context, vmid, pool.as_deref(), keys, |_| false)?;
     for (key, value) in &mut values {
         if is_network(key) {
-            *value = with_address(context, value);
+            *value = with_mac(context, value);
         }
     }
     let storage = context.text("storage").map(ToOwned::to_owned);
     let plan = plan(context, Kind::Qemu, "archive", storage, values)?;
-    take_and_run(context, plan, pool, "qmrestore").await
+    reserve_and_start(context, plan, pool, "qmrestore").await
 }
 
 pub(crate) async fn container(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let pool = context.text("pool").map(ToOwned::to_owned);
-    if is_replaced(context, Kind::Lxc, vmid) {
+    if is_replacement(context, Kind::Lxc, vmid) {
         let state = context.world.state();
         let guest = state.guest(&context.node, Kind::Lxc, vmid)?;
         if guest.running.is_some() {
@@ -81,10 +79,10 @@ pub(crate) async fn container(context: &Context) -> Outcome {
             return Err(format!("unable to restore CT {vmid} - protection mode enabled").into());
         }
     } else {
-        context.world.state().is_free(vmid)?;
+        context.world.state().check_free(vmid)?;
     }
     may_restore(context, Kind::Lxc, vmid, pool.as_deref())?;
-    let mut values = ct::values_of(context);
+    let mut values = ct::config_values(context);
     let storage = context.text("storage").unwrap_or("local").to_owned();
     let mut plan = plan(
         context,
@@ -102,40 +100,45 @@ pub(crate) async fn container(context: &Context) -> Outcome {
     }
     for (key, value) in &mut values {
         if is_network(key) {
-            *value = ct::normal_network(context, value);
+            *value = ct::normalize_network(context, value);
         }
         if key == "tags" {
-            *value = normal_tags(value);
+            *value = normalize_tags(value);
         }
     }
     plan.values = values;
-    take_and_run(context, plan, pool, "vzrestore").await
+    reserve_and_start(context, plan, pool, "vzrestore").await
 }
 
-/// Whether a restore replaces a guest: one of its kind is there and the call says so.
-fn is_replaced(context: &Context, kind: Kind, vmid: u32) -> bool {
+/// Whether a restore replaces a guest: one of its kind exists and the call sets `force`.
+fn is_replacement(context: &Context, kind: Kind, vmid: u32) -> bool {
     context.flag("force") && context.exists(kind, vmid).is_ok()
 }
 
-/// Whoever may back a guest up may restore over it; a new guest needs what a create needs.
-fn may_restore(context: &Context, kind: Kind, vmid: u32, pool: Option<&str>) -> Result<(), Fail> {
-    let over = is_replaced(context, kind, vmid);
-    if over && allows(context, &format!("/vms/{vmid}"), "VM.Backup") {
+/// Fails unless the caller may replace the guest (`VM.Backup`) or create a new one.
+fn may_restore(
+    context: &Context,
+    kind: Kind,
+    vmid: u32,
+    pool: Option<&str>,
+) -> Result<(), ApiError> {
+    let replace = is_replacement(context, kind, vmid);
+    if replace && allows(context, &format!("/vms/{vmid}"), "VM.Backup") {
         return Ok(());
     }
     may_create(context, vmid, pool)
 }
 
-/// Reads the archive and checks that the caller may use it and what it needs.
+/// Reads the archive and checks that the caller may use it and the storages it needs.
 fn plan(
     context: &Context,
     kind: Kind,
     parameter: &str,
     storage: Option<String>,
     values: Parameters,
-) -> Result<Plan, Fail> {
+) -> Result<RestorePlan, ApiError> {
     let vmid = context.vmid()?;
-    let archive = context.need(parameter)?.to_owned();
+    let archive = context.required(parameter)?.to_owned();
     let Some((from, name)) = archive.split_once(':') else {
         return Err("Only root can pass arbitrary filesystem paths.".into());
     };
@@ -144,11 +147,11 @@ fn plan(
         let state = context.world.state();
         let backup = super::backup::find(&state, &context.node, from, name)?;
         if backup.kind != kind {
-            let words = format!(
+            let message = format!(
                 "unable to restore {archive}: it is no backup of a {}",
                 kind.title()
             );
-            return Err(words.into());
+            return Err(message.into());
         }
         backup.clone()
     };
@@ -165,7 +168,7 @@ fn plan(
     for (key, text) in backup.config.networks() {
         may_use_bridge(context, values.get(&key).unwrap_or(&text))?;
     }
-    Ok(Plan {
+    Ok(RestorePlan {
         kind,
         vmid,
         archive,
@@ -175,21 +178,26 @@ fn plan(
         unique: context.flag("unique"),
         start: context.flag("start"),
         limit: context.number("bwlimit"),
-        over: is_replaced(context, kind, vmid),
+        replace: is_replacement(context, kind, vmid),
     })
 }
 
-/// Takes the id, or locks the guest that has it, and starts the task.
-async fn take_and_run(context: &Context, plan: Plan, pool: Option<String>, task: &str) -> Outcome {
+/// Reserves the id, or locks the guest to be replaced, and starts the task.
+async fn reserve_and_start(
+    context: &Context,
+    plan: RestorePlan,
+    pool: Option<String>,
+    task: &str,
+) -> Outcome {
     let (kind, vmid) = (plan.kind, plan.vmid);
-    let failed = |fault: String| Fail::new(500, plan.failed(&fault));
+    let failed = |fault: String| ApiError::new(500, plan.failed(&fault));
     {
-        let hold = context
+        let lock = context
             .world
             .lock_config(kind, vmid, Some(RESTORE_LOCK))
             .await
             .map_err(failed)?;
-        if plan.over {
+        if plan.replace {
             let mut state = context.world.state();
             let guest = state.guest_mut(&context.node, kind, vmid)?;
             if let Some(lock) = guest.config.value("lock") {
@@ -197,16 +205,16 @@ async fn take_and_run(context: &Context, plan: Plan, pool: Option<String>, task:
             }
             guest.config.set("lock", "create");
         } else {
-            reserve(context, vmid, kind, "create").map_err(failed)?;
+            reserve_id(context, vmid, kind, "create").map_err(failed)?;
         }
-        drop(hold);
+        drop(lock);
     }
     if let Some(pool) = pool {
         context.world.state().pool_of.insert(vmid, pool);
     }
     context.task(task, &vmid.to_string(), move |job| async move {
         if let Err(fault) = restore(&job, &plan).await {
-            if plan.over {
+            if plan.replace {
                 job.log(format!(
                     "error before or during data restore, some or all disks were not completely \
                      restored. {} {vmid} state is NOT cleaned up.",
@@ -216,18 +224,18 @@ async fn take_and_run(context: &Context, plan: Plan, pool: Option<String>, task:
                     guest.config.remove("lock");
                 }
             } else {
-                abandon(&job, vmid);
+                clean_up(&job, vmid);
             }
             return Err(plan.failed(&fault));
         }
         if plan.start {
-            super::power::start_now(&job, kind, vmid).await?;
+            super::power::start_guest(&job, kind, vmid).await?;
         }
         Ok(())
     })
 }
 
-async fn restore(job: &Job, plan: &Plan) -> Result<(), String> {
+async fn restore(job: &Job, plan: &RestorePlan) -> Result<(), String> {
     let (kind, vmid) = (plan.kind, plan.vmid);
     let _lock = job.lock_guest(kind, vmid).await?;
     let mut old: Vec<(String, String)> = {
@@ -250,7 +258,7 @@ async fn restore(job: &Job, plan: &Plan) -> Result<(), String> {
             })
             .collect()
     };
-    // The disks of a VM go before theirs is restored, those of a container after.
+    // Old disks of a VM are deleted before the restore, those of a container after it.
     if kind == Kind::Qemu {
         old.retain(|(key, volume)| {
             let restored = plan.backup.disks.contains_key(key) || volume.contains("-cloudinit");
@@ -264,24 +272,24 @@ async fn restore(job: &Job, plan: &Plan) -> Result<(), String> {
         Kind::Qemu => format!("restore vma archive: {}", plan.archive),
         Kind::Lxc => format!("recovering backed-up configuration from '{}'", plan.archive),
     });
-    let mut config = fill(job, plan).await?;
+    let mut config = build_config(job, plan).await?;
     if kind == Kind::Lxc {
         job.log("merging backed-up and given configuration..");
         for (_, volume) in old.drain(..) {
             job.world.state().remove_volume(&job.node, &volume);
         }
     }
-    // What the archive does not have stays, unused.
+    // Old disks that are not in the archive become unused disks.
     for (number, (_, volume)) in old.into_iter().enumerate() {
         config.set(&format!("unused{number}"), volume);
     }
     let was_template = config.is_true("template");
-    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let (now, last_update) = (job.world.now(), job.world.last_status_update());
     {
         let mut state = job.world.state();
         let guest = state.guest_mut(&job.node, kind, vmid)?;
-        if plan.over {
-            guest.touch(now, sweep);
+        if plan.replace {
+            guest.touch(now, last_update);
         }
         guest.config = config;
         guest.boots = plan.backup.boots.clone();
@@ -290,14 +298,14 @@ async fn restore(job: &Job, plan: &Plan) -> Result<(), String> {
         guest.inner = None;
     }
     if was_template {
-        template::become_base(&job.world, &job.node, kind, vmid)?;
+        template::convert_to_template(&job.world, &job.node, kind, vmid)?;
     }
     Ok(())
 }
 
-/// Makes the disks and returns the configuration: that of the archive, with what must be new and
-/// what the call gives.
-async fn fill(job: &Job, plan: &Plan) -> Result<Config, String> {
+/// Creates the disks and returns the configuration: that of the archive, with new disks and ids,
+/// and with the values in the call.
+async fn build_config(job: &Job, plan: &RestorePlan) -> Result<Config, String> {
     let (kind, vmid) = (plan.kind, plan.vmid);
     let mut config = plan.backup.config.clone();
     for (key, text) in plan.backup.config.values() {
@@ -311,11 +319,11 @@ async fn fill(job: &Job, plan: &Plan) -> Result<Config, String> {
         } else if disk && drive.is_cloudinit() {
             let own = drive.volume().split(':').next().unwrap_or("");
             let storage = plan.storage.as_deref().unwrap_or(own);
-            config.set(key, make_cloudinit(job, vmid, storage).await?);
+            config.set(key, create_cloudinit_drive(job, vmid, storage).await?);
         } else if let Some(stored) = plan.backup.disks.get(key) {
             let given = plan.values.get(key).map(|text| Drive::parse(kind, text));
-            let (made, size) = make_disk(job, plan, stored, given.as_ref()).await?;
-            drive.set_volume(made);
+            let (created, size) = create_disk(job, plan, stored, given.as_ref()).await?;
+            drive.set_volume(created);
             drive.set("size", render_size(size));
             config.set(key, drive.render());
         } else if disk && !drive.is_cdrom() && drive.volume().contains(':') {
@@ -342,10 +350,10 @@ async fn fill(job: &Job, plan: &Plan) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Makes a disk and fills it from the archive. Returns its volume and its size.
-async fn make_disk(
+/// Creates a disk and restores its content. Returns its volume and its size.
+async fn create_disk(
     job: &Job,
-    plan: &Plan,
+    plan: &RestorePlan,
     stored: &BackupDisk,
     given: Option<&Drive>,
 ) -> Result<(String, u64), String> {
@@ -359,7 +367,7 @@ async fn make_disk(
     let (storage, size) = given.map_or((own, stored.size), |(storage, gib)| {
         (storage, (gib * 1_073_741_824.0) as u64)
     });
-    let made = allocate(
+    let created = allocate(
         job,
         NewDisk {
             vmid: plan.vmid,
@@ -376,16 +384,16 @@ async fn make_disk(
     if plan.kind == Kind::Lxc {
         let path = {
             let state = job.world.state();
-            let name = made.split_once(':').map_or("", |(_, name)| name);
+            let name = created.split_once(':').map_or("", |(_, name)| name);
             state.storage(storage)?.path_of(name)
         };
-        job.log(formatting(&path, &stored.format, size));
+        job.log(formatting_line(&path, &stored.format, size));
         job.log(format!("restoring '{}' now..", plan.archive));
     }
-    job.log(format!("new volume ID is '{made}'"));
+    job.log(format!("new volume ID is '{created}'"));
     if let Err(fault) = job.copy(storage, stored.used, plan.limit).await {
-        job.world.state().remove_volume(&job.node, &made);
+        job.world.state().remove_volume(&job.node, &created);
         return Err(fault);
     }
-    Ok((made, size))
+    Ok((created, size))
 }

@@ -1,18 +1,15 @@
-//! The one list of methods that are answered, and who answers each.
-//!
-//! In: a method of the table and a call. Out: what the method returns.
-//! Never: anything but passing on.
+//! The list of implemented methods, and the function that answers each.
 
 use super::{
-    Context, Fail, Outcome, access, agent, backup, clone, cluster, ct, disk, guest, host, migrate,
-    pools, power, snapshot, storage, tasks, template, upload, vm_change, vm_create,
+    ApiError, Context, Outcome, access, agent, backup, clone, cluster, ct, disk, guest, host,
+    migrate, pools, power, snapshot, storage, tasks, template, upload, vm_change, vm_create,
 };
 use serde_json::json;
 
 use crate::schema::Method;
 use crate::world::Kind;
 
-/// Every method that is answered. The table is generated for these; others answer 501.
+/// Every implemented method. The API schema is generated for these; others answer 501.
 pub const METHODS: &[(&str, &str)] = &[
     ("GET", "/version"),
     ("POST", "/access/ticket"),
@@ -158,7 +155,7 @@ pub const METHODS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Passes a call to what answers it.
+/// Calls the function that implements a method.
 pub(crate) async fn dispatch(method: &Method, context: &mut Context) -> Outcome {
     let verb = method.verb.as_str();
     if let Some(rest) = method.path.strip_prefix("/nodes/{node}/qemu") {
@@ -167,9 +164,9 @@ pub(crate) async fn dispatch(method: &Method, context: &mut Context) -> Outcome 
             ("PUT", "/{vmid}/config") => vm_change::put(context).await,
             ("POST", "/{vmid}/config") => vm_change::post(context).await,
             ("PUT", "/{vmid}/unlink") => vm_change::unlink(context).await,
-            ("POST", "/{vmid}/status/reset") => power::nudge(context, "reset"),
-            ("POST", "/{vmid}/status/suspend") => power::nudge(context, "suspend"),
-            ("POST", "/{vmid}/status/resume") => power::nudge(context, "resume"),
+            ("POST", "/{vmid}/status/reset") => power::send_command(context, "reset"),
+            ("POST", "/{vmid}/status/suspend") => power::send_command(context, "suspend"),
+            ("POST", "/{vmid}/status/resume") => power::send_command(context, "resume"),
             ("GET", "/{vmid}/cloudinit") => agent::cloudinit_pending(context),
             ("PUT", "/{vmid}/cloudinit") => agent::cloudinit_update(context),
             ("GET", "/{vmid}/cloudinit/dump") => agent::cloudinit_dump(context),
@@ -179,7 +176,7 @@ pub(crate) async fn dispatch(method: &Method, context: &mut Context) -> Outcome 
             ("GET", "/{vmid}/agent/get-osinfo") => agent::os_info(context).await,
             ("POST", "/{vmid}/agent/exec") => agent::exec(context).await,
             ("GET", "/{vmid}/agent/exec-status") => agent::exec_status(context).await,
-            _ => shared(verb, rest, context, Kind::Qemu).await,
+            _ => guest_method(verb, rest, context, Kind::Qemu).await,
         };
     }
     if let Some(rest) = method.path.strip_prefix("/nodes/{node}/lxc") {
@@ -187,14 +184,14 @@ pub(crate) async fn dispatch(method: &Method, context: &mut Context) -> Outcome 
             ("POST", "") => ct::create(context).await,
             ("PUT", "/{vmid}/config") => ct::put(context).await,
             ("GET", "/{vmid}/interfaces") => agent::container_interfaces(context),
-            _ => shared(verb, rest, context, Kind::Lxc).await,
+            _ => guest_method(verb, rest, context, Kind::Lxc).await,
         };
     }
     if let Some(rest) = method.path.strip_prefix("/nodes/{node}") {
-        return of_host(verb, rest, context);
+        return node_method(verb, rest, context);
     }
     if let Some(rest) = method.path.strip_prefix("/access") {
-        return of_access(verb, rest, context).await;
+        return access_method(verb, rest, context).await;
     }
     match (verb, method.path.as_str()) {
         ("GET", "/version") => cluster::version(),
@@ -209,22 +206,22 @@ pub(crate) async fn dispatch(method: &Method, context: &mut Context) -> Outcome 
         ("GET", "/pools/{poolid}") => pools::read(context),
         ("PUT", "/pools" | "/pools/{poolid}") => pools::change(context),
         ("DELETE", "/pools" | "/pools/{poolid}") => pools::delete(context),
-        // Nothing is ever put there.
+        // The simulated firewall has no rules.
         ("GET", path) if path.starts_with("/cluster/firewall/") => Ok(json!([]).into()),
         ("GET", "/storage") => storage::configured(context),
         ("POST", "/storage") => storage::define(context),
         ("PUT", "/storage/{storage}") => storage::redefine(context),
         ("DELETE", "/storage/{storage}") => storage::undefine(context),
         ("GET", "/storage/{storage}") => storage::configuration(context),
-        (_, path) => Err(missing(verb, path)),
+        (_, path) => Err(not_implemented(verb, path)),
     }
 }
 
-fn missing(verb: &str, path: &str) -> Fail {
-    Fail::new(501, format!("Method '{verb} {path}' not implemented"))
+fn not_implemented(verb: &str, path: &str) -> ApiError {
+    ApiError::new(501, format!("Method '{verb} {path}' not implemented"))
 }
 
-async fn shared(verb: &str, rest: &str, context: &Context, kind: Kind) -> Outcome {
+async fn guest_method(verb: &str, rest: &str, context: &Context, kind: Kind) -> Outcome {
     match (verb, rest) {
         ("GET", "") => guest::list(context, kind),
         ("DELETE", "/{vmid}") => guest::destroy(context, kind),
@@ -249,11 +246,11 @@ async fn shared(verb: &str, rest: &str, context: &Context, kind: Kind) -> Outcom
         ("DELETE", "/{vmid}/snapshot/{snapname}") => snapshot::delete(context, kind),
         ("GET", "/{vmid}/snapshot/{snapname}/config") => snapshot::config(context, kind),
         ("POST", "/{vmid}/snapshot/{snapname}/rollback") => snapshot::rollback(context, kind),
-        (verb, rest) => Err(missing(verb, rest)),
+        (verb, rest) => Err(not_implemented(verb, rest)),
     }
 }
 
-fn of_host(verb: &str, rest: &str, context: &mut Context) -> Outcome {
+fn node_method(verb: &str, rest: &str, context: &mut Context) -> Outcome {
     match (verb, rest) {
         ("GET", "/status") => host::status(context),
         ("GET", "/version") => cluster::version(),
@@ -270,18 +267,18 @@ fn of_host(verb: &str, rest: &str, context: &mut Context) -> Outcome {
         ("GET", "/storage/{storage}/status") => storage::status(context),
         ("GET", "/storage/{storage}/content") => storage::content(context),
         ("GET", "/storage/{storage}/content/{volume}") => storage::volume(context),
-        ("PUT", "/storage/{storage}/content/{volume}") => backup::mark(context),
+        ("PUT", "/storage/{storage}/content/{volume}") => backup::update_attributes(context),
         ("DELETE", "/storage/{storage}/content/{volume}") => storage::delete_volume(context),
         ("POST", "/storage/{storage}/upload") => upload::upload(context),
         ("POST", "/storage/{storage}/download-url") => upload::download(context),
         ("GET", "/storage/{storage}/import-metadata") => storage::import_metadata(context),
         ("POST", "/vzdump") => backup::create(context),
         ("GET", "/vzdump/extractconfig") => backup::extract_config(context),
-        (verb, rest) => Err(missing(verb, rest)),
+        (verb, rest) => Err(not_implemented(verb, rest)),
     }
 }
 
-async fn of_access(verb: &str, rest: &str, context: &Context) -> Outcome {
+async fn access_method(verb: &str, rest: &str, context: &Context) -> Outcome {
     match (verb, rest) {
         ("POST", "/ticket") => access::ticket(context).await,
         ("GET", "/users") => access::users(context),
@@ -305,6 +302,6 @@ async fn of_access(verb: &str, rest: &str, context: &Context) -> Outcome {
         ("GET", "/acl") => access::acl(context),
         ("PUT", "/acl") => access::change_acl(context),
         ("GET", "/permissions") => access::permissions(context),
-        (verb, rest) => Err(missing(verb, rest)),
+        (verb, rest) => Err(not_implemented(verb, rest)),
     }
 }

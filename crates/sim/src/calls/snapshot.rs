@@ -1,11 +1,10 @@
-//! Snapshots of guests: take, list, roll back, delete.
-//!
-//! In: calls under `.../snapshot`. Out: tasks that change the list of snapshots.
-//! Never: copying disks; a snapshot is a remembered configuration.
+//! Snapshots of guests: create, list, roll back, delete. A simulated snapshot saves the
+//! configuration, not the content of disks.
 
 use serde_json::{Value, json};
 
-use super::{Context, Fail, Outcome};
+use super::power::task_name;
+use super::{ApiError, Context, Outcome};
 use crate::guest::drive::{Drive, is_drive};
 use crate::world::Kind;
 use crate::world::run::Job;
@@ -46,16 +45,9 @@ pub(crate) fn list(context: &Context, kind: Kind) -> Outcome {
     Ok(json!(list).into())
 }
 
-fn task_name(kind: Kind, what: &str) -> String {
-    match kind {
-        Kind::Qemu => format!("qm{what}"),
-        Kind::Lxc => format!("vz{what}"),
-    }
-}
-
 pub(crate) fn create(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    let name = context.need("snapname")?.to_owned();
+    let name = context.required("snapname")?.to_owned();
     context.exists(kind, vmid)?;
     if name == "current" {
         return Err("unable to use snapshot name 'current' (reserved name)".into());
@@ -125,7 +117,7 @@ async fn take(job: &Job, kind: Kind, vmid: u32, mut snapshot: Snapshot) -> Resul
 
 pub(crate) fn delete(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    let name = context.need("snapname")?.to_owned();
+    let name = context.required("snapname")?.to_owned();
     context.exists(kind, vmid)?;
     context.task(
         &task_name(kind, "delsnapshot"),
@@ -157,7 +149,7 @@ pub(crate) fn delete(context: &Context, kind: Kind) -> Outcome {
 
 pub(crate) fn rollback(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    let name = context.need("snapname")?.to_owned();
+    let name = context.required("snapname")?.to_owned();
     context.exists(kind, vmid)?;
     context.task(
         &task_name(kind, "rollback"),
@@ -166,7 +158,7 @@ pub(crate) fn rollback(context: &Context, kind: Kind) -> Outcome {
             let _lock = job.lock_guest(kind, vmid).await?;
             let wait = job.world.state().timing.allocate;
             job.sleep(wait).await?;
-            let (now, sweep) = (job.world.now(), job.world.last_sweep());
+            let (now, last_update) = (job.world.now(), job.world.last_status_update());
             let mut state = job.world.state();
             let guest = state.guest_mut(&job.node, kind, vmid)?;
             let snapshot = guest
@@ -175,7 +167,7 @@ pub(crate) fn rollback(context: &Context, kind: Kind) -> Outcome {
                 .find(|snapshot| snapshot.name == name)
                 .cloned()
                 .ok_or_else(|| format!("snapshot '{name}' does not exist"))?;
-            guest.touch(now, sweep);
+            guest.touch(now, last_update);
             guest.running = None;
             guest.config = snapshot.config;
             guest.parent = Some(name);
@@ -186,7 +178,7 @@ pub(crate) fn rollback(context: &Context, kind: Kind) -> Outcome {
 
 pub(crate) fn config(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
-    let name = context.need("snapname")?;
+    let name = context.required("snapname")?;
     let state = context.world.state();
     let guest = state.guest(&context.node, kind, vmid)?;
     let snapshot = guest
@@ -194,7 +186,7 @@ pub(crate) fn config(context: &Context, kind: Kind) -> Outcome {
         .iter()
         .find(|snapshot| snapshot.name == name);
     let snapshot =
-        snapshot.ok_or_else(|| Fail::new(500, format!("snapshot '{name}' does not exist")))?;
+        snapshot.ok_or_else(|| ApiError::new(500, format!("snapshot '{name}' does not exist")))?;
     let mut shown = snapshot.config.render(kind, true);
     shown.remove("digest");
     shown.insert("snaptime".into(), json!(snapshot.time));

@@ -1,18 +1,15 @@
-//! Storages and their content.
-//!
-//! In: calls under `/storage` and `/nodes/{node}/storage`. Out: lists, volume facts, tasks that remove.
-//! Never: files that come with a call; those are in `upload`.
+//! Storages and their content. Uploads and downloads are in `upload`.
 
 use serde_json::{Value, json};
 
 use super::cluster::may_see_storage;
-use super::{Context, Fail, Outcome, permission};
+use super::{ApiError, Context, Outcome, permission};
 use crate::schema::format::split_list;
 use crate::world::Kind;
 use crate::world::state::{State, Storage, Volume};
 
 impl State {
-    /// Returns a storage that is on a host, or the fault PVE names.
+    /// Returns a storage that is available on a host, or PVE's error.
     pub(crate) fn storage_on(&self, host: &str, name: &str) -> Result<&Storage, String> {
         let storage = self.storage(name)?;
         if storage.is_on(host) {
@@ -24,10 +21,10 @@ impl State {
         }
     }
 
-    /// Returns a storage that can be used on a host now, or the fault PVE names.
+    /// Returns a storage that is active on a host, or PVE's error.
     pub(crate) fn active_on(&self, host: &str, name: &str) -> Result<&Storage, String> {
         let storage = self.storage_on(host, name)?;
-        storage.is_active()?;
+        storage.check_active()?;
         Ok(storage)
     }
 }
@@ -48,14 +45,14 @@ pub(crate) fn configured(context: &Context) -> Outcome {
 }
 
 pub(crate) fn configuration(context: &Context) -> Outcome {
-    let name = context.need("storage")?;
+    let name = context.required("storage")?;
     let state = context.world.state();
     Ok(definition(state.storage(name)?).into())
 }
 
-/// Defines a storage. Only kinds that are directories are pretended.
+/// Defines a storage. Only directory-based types are simulated.
 pub(crate) fn define(context: &Context) -> Outcome {
-    let (name, kind) = (context.need("storage")?, context.need("type")?);
+    let (name, kind) = (context.required("storage")?, context.required("type")?);
     let path = match kind {
         "dir" => context
             .text("path")
@@ -63,7 +60,7 @@ pub(crate) fn define(context: &Context) -> Outcome {
             .to_owned(),
         "nfs" | "cifs" => format!("/mnt/pve/{name}"),
         _ => {
-            return Err(Fail::new(
+            return Err(ApiError::new(
                 501,
                 format!("storage type '{kind}' is not simulated"),
             ));
@@ -82,18 +79,19 @@ pub(crate) fn define(context: &Context) -> Outcome {
         || ["images", "rootdir"].map(ToOwned::to_owned).to_vec(),
         |kinds| kinds.collect(),
     );
-    let mut made = Storage::directory(name, kind, &path, kind != "dir" || context.flag("shared"));
-    made.content = content;
-    made.hosts = list("nodes").map(|hosts| hosts.collect());
-    made.enabled = !context.flag("disable");
-    made.own_filesystem |= context.flag("is_mountpoint");
-    state.storages.insert(name.to_owned(), made);
+    let mut created =
+        Storage::directory(name, kind, &path, kind != "dir" || context.flag("shared"));
+    created.content = content;
+    created.hosts = list("nodes").map(|hosts| hosts.collect());
+    created.enabled = !context.flag("disable");
+    created.own_filesystem |= context.flag("is_mountpoint");
+    state.storages.insert(name.to_owned(), created);
     Ok(json!({ "storage": name, "type": kind }).into())
 }
 
 /// Changes the definition of a storage.
 pub(crate) fn redefine(context: &Context) -> Outcome {
-    let name = context.need("storage")?;
+    let name = context.required("storage")?;
     let mut state = context.world.state();
     let storage = state.storage_mut(name)?;
     if context.text("disable").is_some() {
@@ -115,9 +113,9 @@ pub(crate) fn redefine(context: &Context) -> Outcome {
     Ok(json!({ "storage": name, "type": storage.kind }).into())
 }
 
-/// Forgets a storage; what is on it stays where it was.
+/// Removes the definition of a storage; its content remains.
 pub(crate) fn undefine(context: &Context) -> Outcome {
-    let name = context.need("storage")?;
+    let name = context.required("storage")?;
     let mut state = context.world.state();
     state.storage(name)?;
     state.storages.remove(name);
@@ -167,9 +165,9 @@ pub(crate) fn list(context: &Context) -> Outcome {
         if context.flag("enabled") && !storage.enabled {
             continue;
         }
-        let mut shown = facts(&state, storage, &context.node);
+        let mut shown = status_fields(&state, storage, &context.node);
         shown["storage"] = json!(name);
-        if storage.is_active().is_ok() {
+        if storage.check_active().is_ok() {
             let usage = state.usage(storage, &context.node);
             shown["used_fraction"] = json!(usage.used as f64 / usage.total.max(1) as f64);
         }
@@ -178,9 +176,9 @@ pub(crate) fn list(context: &Context) -> Outcome {
     Ok(json!(list).into())
 }
 
-/// Returns the state of a storage. Of one that is not active, no size is known.
-fn facts(state: &State, storage: &Storage, host: &str) -> Value {
-    let active = storage.is_active().is_ok();
+/// Returns the status of a storage. An inactive one has size 0.
+fn status_fields(state: &State, storage: &Storage, host: &str) -> Value {
+    let active = storage.check_active().is_ok();
     let usage = state.usage(storage, host);
     let shown = |bytes: u64| if active { bytes } else { 0 };
     json!({
@@ -197,20 +195,20 @@ fn facts(state: &State, storage: &Storage, host: &str) -> Value {
 
 pub(crate) fn status(context: &Context) -> Outcome {
     let state = context.world.state();
-    let storage = state.storage_on(&context.node, context.need("storage")?)?;
-    Ok(facts(&state, storage, &context.node).into())
+    let storage = state.storage_on(&context.node, context.required("storage")?)?;
+    Ok(status_fields(&state, storage, &context.node).into())
 }
 
 pub(crate) fn content(context: &Context) -> Outcome {
-    let name = context.need("storage")?;
+    let name = context.required("storage")?;
     let vmid = context.number("vmid").and_then(|id| u32::try_from(id).ok());
     let state = context.world.state();
     let storage = state.active_on(&context.node, name)?;
-    let place = storage.place(&context.node);
+    let volume_host = storage.volume_host(&context.node);
     let has =
         |path: &str, name: &str| context.is_root() || state.allows(&context.identity, path, name);
     let path = format!("/storage/{name}");
-    // What may not be read is not listed, without an error: an empty list proves nothing.
+    // Volumes the caller may not read are omitted without an error.
     let listed = |volume: &Volume| {
         if has(&path, "Datastore.Allocate") {
             return true;
@@ -227,8 +225,8 @@ pub(crate) fn content(context: &Context) -> Outcome {
     };
     let list: Vec<Value> = storage
         .volumes
-        .range((place.clone(), String::new())..)
-        .take_while(|((at, _), _)| *at == place)
+        .range((volume_host.clone(), String::new())..)
+        .take_while(|((at, _), _)| *at == volume_host)
         .filter(|(_, volume)| listed(volume))
         .filter(|(_, volume)| {
             context
@@ -238,7 +236,7 @@ pub(crate) fn content(context: &Context) -> Outcome {
         .filter(|(_, volume)| match (vmid, volume.vmid) {
             (None, _) => true,
             (Some(vmid), Some(of)) => vmid == of,
-            // These belong to no guest and are listed for all of them.
+            // These belong to no guest and are listed for every guest.
             (Some(_), None) => matches!(volume.content, "import" | "snippets"),
         })
         .map(|((_, volume_name), volume)| {
@@ -248,7 +246,7 @@ pub(crate) fn content(context: &Context) -> Outcome {
     Ok(json!(list).into())
 }
 
-/// Returns what a volume is listed as. A disk is a container's while there is that container.
+/// Returns the content type a volume is listed with: `rootdir` while its owner is a container.
 fn content_of(state: &State, volume: &Volume) -> &'static str {
     let owner = volume.vmid.and_then(|vmid| state.guests.get(&vmid));
     match volume.content {
@@ -270,7 +268,7 @@ fn entry(storage: &str, name: &str, volume: &Volume, content: &str) -> Value {
         shown["vmid"] = json!(vmid);
     }
     if let Some(backup) = &volume.backup {
-        shown["subtype"] = json!(backup.kind.word());
+        shown["subtype"] = json!(backup.kind.api_name());
         if !backup.notes.is_empty() {
             shown["notes"] = json!(backup.notes);
         }
@@ -284,9 +282,9 @@ fn entry(storage: &str, name: &str, volume: &Volume, content: &str) -> Value {
     shown
 }
 
-/// Returns the full id of the volume of a call, which may be given without its storage.
-pub(crate) fn volume_of(context: &Context) -> Result<(String, String), Fail> {
-    let volume = context.need("volume")?;
+/// Returns storage and name of the volume of a call, which may be given without its storage.
+pub(crate) fn volume_of(context: &Context) -> Result<(String, String), ApiError> {
+    let volume = context.required("volume")?;
     let storage = context.text("storage").unwrap_or("");
     match volume.split_once(':') {
         Some((own, name)) => Ok((own.to_owned(), name.to_owned())),
@@ -300,12 +298,12 @@ pub(crate) fn volume(context: &Context) -> Outcome {
     let state = context.world.state();
     let storage = state.active_on(&context.node, &storage)?;
     let Some(volume) = storage.volume(&context.node, &name) else {
-        return Err(Fail::new(
+        return Err(ApiError::new(
             500,
             format!("volume '{}:{name}' does not exist", storage.name),
         ));
     };
-    // The format of the file is shown here, not the kind of content.
+    // Here the format is that of the file, not the content type.
     let format = if volume.format == "iso" || volume.backup.is_some() {
         "raw"
     } else {
@@ -338,7 +336,7 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
             permission::require(context, &path, "Datastore.AllocateSpace")?;
             permission::require(context, &format!("/vms/{vmid}"), "VM.Backup")?;
         }
-        // A disk of a guest needs less than a file that belongs to all.
+        // The disk of a guest needs less than a file without an owner.
         Some(_) => permission::require_any(
             context,
             &path,
@@ -368,7 +366,7 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
             (state.remove_volume(&job.node, &volid), path)
         };
         if !removed {
-            // Gone already is as good, but it warns.
+            // A missing volume is only a warning.
             job.warn(format!("disk image '{path}' does not exist"));
         }
         job.log(format!("Removed volume '{volid}'"));
@@ -376,13 +374,13 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
     })
 }
 
-/// Fails unless the caller may read a volume, for the guest `vmid` if it is one's own.
+/// Fails unless the caller may read a volume; `vmid` may always read its own.
 pub(crate) fn check_access(
     context: &Context,
     storage: &str,
     name: &str,
     vmid: Option<u32>,
-) -> Result<(), Fail> {
+) -> Result<(), ApiError> {
     let path = format!("/storage/{storage}");
     context.world.state().storage_on(&context.node, storage)?;
     let owner = owner_of(name);
@@ -406,7 +404,7 @@ pub(crate) fn check_access(
     }
 }
 
-/// Returns the guest a volume belongs to by its name.
+/// Returns the guest that owns a volume, from the volume's name.
 pub(crate) fn owner_of(name: &str) -> Option<u32> {
     let mut parts = name.split('/').rev();
     let file = parts.next()?;
@@ -424,7 +422,7 @@ pub(crate) fn owner_of(name: &str) -> Option<u32> {
         })
 }
 
-/// Fails on a name a directory cannot hold.
+/// Fails for a volume name that is invalid on a directory-based storage.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let bad = || format!("unable to parse directory volume name '{name}'");
     let Some((kind, file)) = name.split_once('/') else {
@@ -446,7 +444,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 }
 
 pub(crate) fn import_metadata(context: &Context) -> Outcome {
-    let volume = context.need("volume")?;
+    let volume = context.required("volume")?;
     let name = volume.split_once(':').map_or(volume, |(_, name)| name);
     if !(name.ends_with(".ova") || name.ends_with(".ovf")) {
         return Err(format!("unable to parse directory volume name '{volume}'").into());

@@ -1,23 +1,20 @@
-//! Tasks as the API shows them: lists, status, log, stop.
-//!
-//! In: calls on tasks. Out: what the World remembers of them.
-//! Never: what tasks do.
+//! Calls about tasks: list, status, log, stop.
 
 use serde_json::{Value, json};
 
-use super::{Context, Fail, Outcome, Output, permission};
+use super::{ApiError, Context, Outcome, Output, permission};
 use crate::schema::format::split_list;
 use crate::world::task::{Task, is_upid};
 
 impl Context {
-    /// Finds the task of a call. Whoever started it may look; others need a privilege.
-    fn task_of_call(&self) -> Result<Task, Fail> {
-        let upid = self.need("upid")?;
+    /// Finds the task of a call. Callers other than its owner need `Sys.Audit`.
+    fn task_of_call(&self) -> Result<Task, ApiError> {
+        let upid = self.required("upid")?;
         if !is_upid(upid) {
-            return Err(Fail::parameter("upid", "unable to parse worker upid"));
+            return Err(ApiError::parameter("upid", "unable to parse worker upid"));
         }
         let task = self.world.state().tasks.by_upid.get(upid).cloned();
-        let task = task.ok_or_else(|| Fail::parameter("upid", "no such task"))?;
+        let task = task.ok_or_else(|| ApiError::parameter("upid", "no such task"))?;
         let own = self.identity.split('!').next() == Some(task.user());
         if !own {
             permission::require(self, &format!("/nodes/{}", task.node), "Sys.Audit")?;
@@ -51,7 +48,7 @@ pub(crate) fn status(context: &Context) -> Outcome {
 pub(crate) fn log(context: &Context) -> Outcome {
     let task = context.task_of_call()?;
     let start = context.number("start").unwrap_or(0) as usize;
-    // Fifty lines unless told otherwise: the end of a long log is easily missed.
+    // PVE returns only 50 lines by default.
     let limit = match context.number("limit") {
         None => 50,
         Some(0) => usize::MAX,
@@ -131,14 +128,14 @@ pub(crate) fn list(context: &Context) -> Outcome {
         .take(limit)
         .map(entry)
         .collect();
-    // Nothing is not counted.
+    // An empty list has no total.
     Ok(match total {
         0 => Output::Data(json!(page)),
         total => Output::Page(json!(page), total),
     })
 }
 
-/// Returns the word that the filter by status has for how a task ended.
+/// Returns the result of a task in the terms of `statusfilter`.
 fn class_of(task: &Task) -> &'static str {
     match task.exit.as_deref() {
         Some("OK") => "ok",

@@ -1,30 +1,28 @@
-//! Templates: a guest whose disks become the bases of linked clones.
-//! In: a guest. Out: a template.
-//! Never: one that runs.
+//! Converts guests to templates, whose disks are the bases of linked clones.
 
 use super::{Context, Outcome};
 use crate::guest::drive::{Drive, is_drive, is_mount};
 use crate::world::{Kind, World};
 
-/// Makes a template of a guest: its disks become bases.
+/// Converts a stopped guest to a template.
 pub(crate) fn create(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     {
         let state = context.world.state();
         let guest = state.guest(&context.node, kind, vmid)?;
         if guest.is_template() {
-            let words = match kind {
+            let message = match kind {
                 Kind::Qemu => "you can't convert a template to a template",
                 Kind::Lxc => "you can't convert a CT to template if it is already a template",
             };
-            return Err(words.into());
+            return Err(message.into());
         }
         if guest.running.is_some() {
-            let words = match kind {
+            let message = match kind {
                 Kind::Qemu => "you can't convert a VM to template if VM is running",
                 Kind::Lxc => "you can't convert a CT to template if the CT is running",
             };
-            return Err(words.into());
+            return Err(message.into());
         }
         if let Some(lock) = guest.config.value("lock") {
             return Err(format!("{} is locked ({lock})", kind.title()).into());
@@ -44,21 +42,27 @@ pub(crate) fn create(context: &Context, kind: Kind) -> Outcome {
         let _lock = job.lock_guest(kind, vmid).await?;
         let wait = job.world.state().timing.allocate;
         job.sleep(wait).await?;
-        become_base(&job.world, &job.node, kind, vmid)
+        convert_to_template(&job.world, &job.node, kind, vmid)
     })?;
-    // The task of a container is not named in the answer, although it still runs.
+    // For a container PVE does not return the task, although it still runs.
     Ok(match kind {
         Kind::Qemu => started,
         Kind::Lxc => serde_json::Value::Null.into(),
     })
 }
 
-pub(crate) fn become_base(world: &World, node: &str, kind: Kind, vmid: u32) -> Result<(), String> {
-    let (now, sweep) = (world.now(), world.last_sweep());
+/// Marks a guest as a template and renames its disks to bases.
+pub(crate) fn convert_to_template(
+    world: &World,
+    node: &str,
+    kind: Kind,
+    vmid: u32,
+) -> Result<(), String> {
+    let (now, last_update) = (world.now(), world.last_status_update());
     let mut state = world.state();
     let drives: Vec<(String, String)> = {
         let guest = state.guest_mut(node, kind, vmid)?;
-        guest.touch(now, sweep);
+        guest.touch(now, last_update);
         guest.config.set("template", "1");
         guest
             .config
@@ -85,9 +89,12 @@ pub(crate) fn become_base(world: &World, node: &str, kind: Kind, vmid: u32) -> R
                 1,
             );
         if let Some(known) = state.storages.get_mut(storage) {
-            let place = known.place(node);
-            if let Some(old) = known.volumes.remove(&(place.clone(), name.to_owned())) {
-                known.volumes.insert((place, renamed.clone()), old);
+            let volume_host = known.volume_host(node);
+            if let Some(old) = known
+                .volumes
+                .remove(&(volume_host.clone(), name.to_owned()))
+            {
+                known.volumes.insert((volume_host, renamed.clone()), old);
             }
         }
         drive.set_volume(format!("{storage}:{renamed}"));

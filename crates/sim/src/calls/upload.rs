@@ -1,19 +1,17 @@
-//! Files that come in: uploads and downloads.
-//!
-//! In: a file that came with a call, or an address. Out: a task that puts a volume on a storage.
-//! Never: the network; what a download finds is told to the World beforehand.
+//! Uploads and downloads to a storage. Nothing is really downloaded: what a URL returns is set with
+//! [`World::offer_download`].
 
 use serde_json::json;
 
-use super::{Context, Fail, Outcome, Upload, permission};
+use super::{ApiError, Context, Outcome, Upload, permission};
 use crate::world::World;
 use crate::world::run::Job;
 use crate::world::state::{Boots, Volume};
 
-/// The magic of a qcow2 image.
+/// The magic number of a qcow2 image.
 const QCOW2: &[u8] = b"QFI\xfb";
 
-/// Makes the name safe as PVE does: no directories, no odd characters.
+/// Removes directories and replaces special characters, as PVE does.
 fn safe_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or(name);
     last.chars()
@@ -27,10 +25,10 @@ fn safe_name(name: &str) -> String {
         .collect()
 }
 
-/// Returns the directory part of a volume name and its format, or the fault.
-fn classify(content: &str, name: &str) -> Result<(&'static str, String), Fail> {
+/// Returns the directory part of a volume name and its format, or PVE's error.
+fn classify(content: &str, name: &str) -> Result<(&'static str, String), ApiError> {
     let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
-    let wrong = |words: &str| Fail::parameter("filename", words);
+    let wrong = |message: &str| ApiError::parameter("filename", message);
     match content {
         "iso" if ends(&[".iso", ".img"]) => Ok(("iso", "iso".into())),
         "iso" => Err(wrong("wrong file extension")),
@@ -48,8 +46,8 @@ fn classify(content: &str, name: &str) -> Result<(&'static str, String), Fail> {
     }
 }
 
-/// What is to be put where.
-struct Arrival {
+/// The volume that an upload or download creates.
+struct TargetFile {
     storage: String,
     content: &'static str,
     name: String,
@@ -57,20 +55,20 @@ struct Arrival {
     path: String,
 }
 
-fn arrival(context: &Context, name: &str) -> Result<Arrival, Fail> {
-    let storage = context.need("storage")?.to_owned();
-    let content = context.need("content")?;
+fn target_file(context: &Context, name: &str) -> Result<TargetFile, ApiError> {
+    let storage = context.required("storage")?.to_owned();
+    let content = context.required("content")?;
     let (content, format) = classify(content, name)?;
     let state = context.world.state();
     let known = state.active_on(&context.node, &storage)?;
     if !known.content.iter().any(|has| has == content) {
-        let words = format!("storage '{storage}' is not configured for content-type '{content}'");
-        return Err(words.into());
+        let message = format!("storage '{storage}' is not configured for content-type '{content}'");
+        return Err(message.into());
     }
     let volume = format!("{content}/{name}");
     let path = known.path_of(&volume);
     drop(state);
-    Ok(Arrival {
+    Ok(TargetFile {
         storage,
         content,
         name: volume,
@@ -81,12 +79,12 @@ fn arrival(context: &Context, name: &str) -> Result<Arrival, Fail> {
 
 pub(crate) fn upload(context: &mut Context) -> Outcome {
     let Some(file) = context.upload.take() else {
-        return Err(Fail::parameter(
+        return Err(ApiError::parameter(
             "filename",
             "property is missing and it is not optional",
         ));
     };
-    let arrival = arrival(context, &safe_name(&file.name))?;
+    let target = target_file(context, &safe_name(&file.name))?;
     let expected = context.text("checksum").map(ToOwned::to_owned);
     let algorithm = context
         .text("checksum-algorithm")
@@ -102,22 +100,22 @@ pub(crate) fn upload(context: &mut Context) -> Outcome {
             let got = file.checksums.get(&algorithm);
             verify(&job, got.map(String::as_str), &expected)?;
         }
-        let qcow2 = arrival.format == "qcow2" && arrival.content == "import";
+        let qcow2 = target.format == "qcow2" && target.content == "import";
         if qcow2 && !file.head.starts_with(QCOW2) {
             return Err("Image is not in qcow2 format".to_owned());
         }
         job.log(format!("target node: {}", job.node));
-        job.log(format!("target file: {}", arrival.path));
+        job.log(format!("target file: {}", target.path));
         job.log(format!("file size is: {}", file.size));
-        job.log(format!("command: cp -- {temporary} {}", arrival.path));
-        place(&job, &arrival, &file).await?;
+        job.log(format!("command: cp -- {temporary} {}", target.path));
+        store_file(&job, &target, &file).await?;
         job.log("finished file import successfully");
         Ok(())
     })
 }
 
 fn verify(job: &Job, got: Option<&str>, expected: &str) -> Result<(), String> {
-    // An algorithm that was not computed cannot disagree.
+    // Without a computed checksum there is nothing to compare.
     if got.is_some_and(|got| !got.eq_ignore_ascii_case(expected)) {
         job.log("calculating checksum...");
         let got = got.unwrap_or_default();
@@ -129,29 +127,29 @@ fn verify(job: &Job, got: Option<&str>, expected: &str) -> Result<(), String> {
     Ok(())
 }
 
-async fn place(job: &Job, arrival: &Arrival, file: &Upload) -> Result<(), String> {
-    job.copy(&arrival.storage, file.size, None).await?;
+async fn store_file(job: &Job, target: &TargetFile, file: &Upload) -> Result<(), String> {
+    job.copy(&target.storage, file.size, None).await?;
     let ctime = job.world.epoch();
     let mut state = job.world.state();
-    let storage = state.storage(&arrival.storage)?;
+    let storage = state.storage(&target.storage)?;
     if state.usage(storage, &job.node).available < file.size {
         return Err(format!(
             "cp: error writing '{}': No space left on device",
-            arrival.path
+            target.path
         ));
     }
-    let storage = state.storage_mut(&arrival.storage)?;
-    let place = storage.place(&job.node);
-    // An image that was known by this name before keeps what it starts.
+    let storage = state.storage_mut(&target.storage)?;
+    let volume_host = storage.volume_host(&job.node);
+    // An image that replaces one of the same name boots the same.
     let boots = storage
         .volumes
-        .get(&(place.clone(), arrival.name.clone()))
-        .map_or_else(|| boots_of(&file.name), |old| old.boots.clone());
+        .get(&(volume_host.clone(), target.name.clone()))
+        .map_or_else(|| guess_boots(&file.name), |old| old.boots.clone());
     storage.volumes.insert(
-        (place, arrival.name.clone()),
+        (volume_host, target.name.clone()),
         Volume {
-            content: arrival.content,
-            format: arrival.format.clone(),
+            content: target.content,
+            format: target.format.clone(),
             size: file.size,
             used: file.size,
             ctime,
@@ -164,9 +162,9 @@ async fn place(job: &Job, arrival: &Arrival, file: &Upload) -> Result<(), String
     Ok(())
 }
 
-/// Guesses what an image starts from its name, so that an image uploaded through the API can be
-/// a hypervisor: one with `pve` or `proxmox` in its name.
-pub(crate) fn boots_of(name: &str) -> Boots {
+/// Guesses from the name of an image what it boots: a hypervisor if it contains `pve` or
+/// `proxmox`.
+pub(crate) fn guess_boots(name: &str) -> Boots {
     let name = name.to_lowercase();
     if name.contains("pve") || name.contains("proxmox") {
         Boots::Hypervisor
@@ -176,23 +174,23 @@ pub(crate) fn boots_of(name: &str) -> Boots {
 }
 
 pub(crate) fn download(context: &Context) -> Outcome {
-    let name = safe_name(context.need("filename")?);
-    let arrival = arrival(context, &name)?;
-    let url = context.need("url")?.to_owned();
+    let name = safe_name(context.required("filename")?);
+    let target = target_file(context, &name)?;
+    let url = context.required("url")?.to_owned();
     let expected = context.text("checksum").map(ToOwned::to_owned);
     context.task("download", &name.clone(), move |job| async move {
-        job.log(format!("downloading {url} to {}", arrival.path));
+        job.log(format!("downloading {url} to {}", target.path));
         let exists = {
             let state = job.world.state();
             state
-                .storage(&arrival.storage)?
-                .volume(&job.node, &arrival.name)
+                .storage(&target.storage)?
+                .volume(&job.node, &target.name)
                 .is_some()
         };
         if exists {
             return Err(format!(
                 "refusing to override existing file '{}'",
-                arrival.path
+                target.path
             ));
         }
         let found = job.world.state().downloads.get(&url).cloned();
@@ -209,11 +207,8 @@ pub(crate) fn download(context: &Context) -> Outcome {
             size,
             ..Upload::default()
         };
-        place(&job, &arrival, &file).await?;
-        job.log(format!(
-            "download of '{url}' to '{}' finished",
-            arrival.path
-        ));
+        store_file(&job, &target, &file).await?;
+        job.log(format!("download of '{url}' to '{}' finished", target.path));
         Ok(())
     })
 }
@@ -223,7 +218,7 @@ pub(crate) fn url_metadata(context: &Context) -> Outcome {
     if !permission::allows(context, "/", "Sys.Modify") {
         permission::require(context, &node, "Sys.AccessNetwork")?;
     }
-    let url = context.need("url")?;
+    let url = context.required("url")?;
     let found = context.world.state().downloads.get(url).cloned();
     let Some((size, _)) = found else {
         return Err("invalid server response: '404 Not Found'".into());
@@ -233,18 +228,18 @@ pub(crate) fn url_metadata(context: &Context) -> Outcome {
 }
 
 impl World {
-    /// Tells the World what a download from an address finds.
+    /// Makes a file available for download at a URL.
     pub fn offer_download(&self, url: &str, size: u64, sha256: &str) {
         self.state()
             .downloads
             .insert(url.to_owned(), (size, sha256.to_owned()));
     }
 
-    /// Puts a file on a storage of a host, as if it had always been there.
+    /// Adds a file to a storage of a host, without a task.
     pub fn put_file(&self, host: &str, storage: &str, name: &str, size: u64, boots: Boots) {
         let ctime = self.epoch();
         let (content, format) = match name.split_once('/') {
-            // Nobody can send one, but there are some.
+            // Snippets cannot be uploaded, but they exist.
             Some(("snippets", _)) => ("snippets", "snippet".to_owned()),
             Some((kind, file)) => match classify(kind, file) {
                 Ok(known) => known,
@@ -254,9 +249,9 @@ impl World {
         };
         let mut state = self.state();
         if let Some(storage) = state.storages.get_mut(storage) {
-            let place = storage.place(host);
+            let volume_host = storage.volume_host(host);
             storage.volumes.insert(
-                (place, name.to_owned()),
+                (volume_host, name.to_owned()),
                 Volume {
                     content,
                     format,

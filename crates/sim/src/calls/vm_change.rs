@@ -1,23 +1,21 @@
-//! Changes the configuration of VMs, at once or when they stop.
-//!
-//! In: the parameters of a change. Out: new values, pending values, disks made or let go.
-//! Never: waiting for a guest to stop.
+//! Changes the configuration of VMs. What cannot change while a VM runs is pending until it stops.
 
 use serde_json::Value;
 
-use super::disk::{check_drive, make_drive};
-use super::guest::same_digest;
-use super::vm_config::{NOT_CONFIG, is_cdrom, may_set, may_use_bridge, no_skiplock, with_address};
-use super::{Context, Fail, Outcome, permission};
-use crate::guest::config::normal_tags;
+use super::disk::{check_drive, create_drive};
+use super::guest::verify_digest;
+use super::vm_config::{NOT_CONFIG, check_skiplock, is_cdrom, may_set, may_use_bridge, with_mac};
+use super::{ApiError, Context, Outcome, permission};
+use crate::guest::config::normalize_tags;
 use crate::guest::drive::{Drive, boot_order, is_drive};
+use crate::guest::identity::is_network;
 use crate::schema::check::Parameters;
 use crate::schema::format::split_list;
 use crate::schema::table;
 use crate::world::Kind;
 use crate::world::run::Job;
 
-/// What a call wants changed.
+/// The changes that a call requests.
 #[derive(Clone, Default)]
 struct Change {
     set: Parameters,
@@ -26,11 +24,11 @@ struct Change {
     force: bool,
 }
 
-/// The synchronous form: the worker waits for the lock, the caller for the worker.
+/// Changes a VM synchronously: the caller waits for a worker, which waits for the lock.
 pub(crate) async fn put(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let change = prepare(context, vmid)?;
-    let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
+    let lock = context.world.lock_config(Kind::Qemu, vmid, None).await?;
     check_digest(context, vmid)?;
     let job = Job {
         world: context.world.clone(),
@@ -38,67 +36,67 @@ pub(crate) async fn put(context: &Context) -> Outcome {
         upid: String::new(),
     };
     let outcome = apply(&job, vmid, change).await;
-    drop(hold);
+    drop(lock);
     outcome.map_err(|fault| match fault {
-        Trouble::Plain(words) => Fail::new(500, words),
-        Trouble::Hotplug(key, words) => {
-            // The warning stays in the worker: tasks it starts later end with it.
+        ChangeError::Other(message) => ApiError::new(500, message),
+        ChangeError::Hotplug(key, message) => {
+            // The warning stays in the worker and appears in tasks it starts later.
             if let (Some(index), Some(host)) = (
                 context.worker,
                 context.world.state().hosts.get(&context.node),
             ) {
                 host.workers.warn(index);
             }
-            Fail::parameter(&key, words)
+            ApiError::parameter(&key, message)
         }
     })?;
     Ok(Value::Null.into())
 }
 
-/// The asynchronous form: checks at once, changes in a task.
+/// Changes a VM asynchronously: checks the call, then changes the VM in a task.
 pub(crate) async fn post(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let change = prepare(context, vmid)?;
     {
-        let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
+        let lock = context.world.lock_config(Kind::Qemu, vmid, None).await?;
         check_digest(context, vmid)?;
         let state = context.world.state();
         state
             .guest(&context.node, Kind::Qemu, vmid)?
-            .unlocked(&[])?;
+            .check_unlocked(&[])?;
         drop(state);
-        drop(hold);
+        drop(lock);
     }
-    let mut words = format!("update VM {vmid}:");
+    let mut message = format!("update VM {vmid}:");
     for (key, value) in &change.set {
-        words.push_str(&format!(" -{key} {value}"));
+        message.push_str(&format!(" -{key} {value}"));
     }
     if !change.delete.is_empty() {
-        words.push_str(&format!(" -delete {}", change.delete.join(",")));
+        message.push_str(&format!(" -delete {}", change.delete.join(",")));
     }
     context.task("qmconfig", &vmid.to_string(), move |job| async move {
-        job.log(words);
+        job.log(message);
         let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
         apply(&job, vmid, change)
             .await
             .map_err(|fault| match fault {
-                Trouble::Plain(words) | Trouble::Hotplug(_, words) => words,
+                ChangeError::Other(message) | ChangeError::Hotplug(_, message) => message,
             })
     })
 }
 
-fn check_digest(context: &Context, vmid: u32) -> Result<(), Fail> {
+fn check_digest(context: &Context, vmid: u32) -> Result<(), ApiError> {
     let state = context.world.state();
     let guest = state.guest(&context.node, Kind::Qemu, vmid)?;
     match context.text("digest") {
-        Some(digest) => same_digest(guest, digest),
+        Some(digest) => verify_digest(guest, digest),
         None => Ok(()),
     }
 }
 
 /// Checks privileges and values before anything is locked.
-fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
-    no_skiplock(context)?;
+fn prepare(context: &Context, vmid: u32) -> Result<Change, ApiError> {
+    check_skiplock(context)?;
     let list = |name: &str| -> Vec<String> {
         split_list(context.text(name).unwrap_or(""))
             .map(ToOwned::to_owned)
@@ -110,7 +108,7 @@ fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
         force: context.flag("force"),
         ..Change::default()
     };
-    for (key, value) in &context.given {
+    for (key, value) in &context.parameters {
         if !NOT_CONFIG.contains(&key.as_str()) {
             change.set.insert(key.clone(), value.clone());
         }
@@ -121,10 +119,10 @@ fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
     for (name, keys) in [("delete", &change.delete), ("revert", &change.revert)] {
         for key in keys {
             if !is_option(key) {
-                return Err(Fail::parameter(name, format!("unknown option '{key}'")));
+                return Err(ApiError::parameter(name, format!("unknown option '{key}'")));
             }
             if name == "delete" && change.set.contains_key(key) {
-                return Err(Fail::parameter(
+                return Err(ApiError::parameter(
                     name,
                     format!("cannot use '-{key}' and '-delete {key}' at the same time"),
                 ));
@@ -152,12 +150,12 @@ fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
         if is_drive(key) {
             check_drive(context, key, value)?;
         }
-        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+        if is_network(key) {
             may_use_bridge(context, value)?;
-            *value = with_address(context, value);
+            *value = with_mac(context, value);
         }
         if key == "tags" {
-            *value = normal_tags(value);
+            *value = normalize_tags(value);
         }
     }
     context.exists(Kind::Qemu, vmid)?;
@@ -169,31 +167,31 @@ fn is_option(key: &str) -> bool {
     config.is_some_and(|(method, _)| table().definition(method, key).is_some())
 }
 
-/// Why a change was not made.
-enum Trouble {
-    Plain(String),
+/// Why a change failed.
+enum ChangeError {
+    Other(String),
     Hotplug(String, String),
 }
 
-impl From<String> for Trouble {
-    fn from(words: String) -> Self {
-        Self::Plain(words)
+impl From<String> for ChangeError {
+    fn from(message: String) -> Self {
+        Self::Other(message)
     }
 }
 
-async fn apply(job: &Job, vmid: u32, change: Change) -> Result<(), Trouble> {
+async fn apply(job: &Job, vmid: u32, change: Change) -> Result<(), ChangeError> {
     let running = check_state(job, vmid, &change)?;
     for key in &change.revert {
         let mut state = job.world.state();
         state
             .guest_mut(&job.node, Kind::Qemu, vmid)?
             .config
-            .forget_pending(key);
+            .clear_pending(key);
     }
     for key in &change.delete {
         delete_key(job, vmid, key, running, change.force).await?;
     }
-    for key in in_some_order(job, &change.set) {
+    for key in processing_order(job, &change.set) {
         let value = &change.set[key];
         if is_drive(key) {
             set_drive(job, vmid, key, value, running).await?;
@@ -204,27 +202,27 @@ async fn apply(job: &Job, vmid: u32, change: Change) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// How often `boot` is worked on before the drives of the same change: in six of twenty tries.
-const BOOT_FIRST: f64 = 0.3;
+/// The probability that `boot` is processed before drives; six of twenty tries on PVE.
+const BOOT_FIRST_PROBABILITY: f64 = 0.3;
 
-/// The keys of one change are worked on in no particular order, which shows when a CD-ROM joins a
-/// boot order that the same change has already set.
-fn in_some_order<'a>(job: &Job, set: &'a Parameters) -> Vec<&'a str> {
+/// Returns the keys of a change in the order they are processed, which is random on PVE: it matters
+/// when a CD-ROM is appended to a boot order that the same change sets.
+fn processing_order<'a>(job: &Job, set: &'a Parameters) -> Vec<&'a str> {
     let mut keys: Vec<&str> = set.keys().map(String::as_str).collect();
     if set.contains_key("boot") && keys.iter().any(|key| is_drive(key)) {
         let mut state = job.world.state();
         let known = state.boot_first.take();
-        let first = known.unwrap_or_else(|| state.random.fraction() < BOOT_FIRST);
+        let first = known.unwrap_or_else(|| state.random.fraction() < BOOT_FIRST_PROBABILITY);
         keys.sort_by_key(|key| (*key == "boot") != first);
     }
     keys
 }
 
-/// Fails when the guest is locked or protected; returns whether it runs.
+/// Fails if the guest is locked or protected. Returns whether it runs.
 fn check_state(job: &Job, vmid: u32, change: &Change) -> Result<bool, String> {
     let state = job.world.state();
     let guest = state.guest(&job.node, Kind::Qemu, vmid)?;
-    guest.unlocked(&[])?;
+    guest.check_unlocked(&[])?;
     if guest.config.is_true("protection") {
         let disk = change.delete.iter().find(|key| {
             (is_drive(key) || key.starts_with("unused"))
@@ -239,7 +237,7 @@ fn check_state(job: &Job, vmid: u32, change: &Change) -> Result<bool, String> {
     Ok(guest.running.is_some())
 }
 
-/// Keys that change while a VM runs.
+/// Whether a key of a running VM changes at once.
 fn is_live(key: &str) -> bool {
     matches!(
         key,
@@ -255,18 +253,18 @@ fn is_live(key: &str) -> bool {
             | "autostart"
             | "cpuunits"
             | "cpulimit"
-    ) || (key.starts_with("net") && key[3..].parse::<u32>().is_ok())
+    ) || is_network(key)
         || key.starts_with("unused")
 }
 
 fn set_plain(job: &Job, vmid: u32, key: &str, value: &str, running: bool) -> Result<(), String> {
-    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let (now, last_update) = (job.world.now(), job.world.last_status_update());
     let mut state = job.world.state();
     let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
     if running && !is_live(key) {
-        guest.config.set_later(key, Some(value.to_owned()));
+        guest.config.set_pending(key, Some(value.to_owned()));
     } else {
-        guest.touch(now, sweep);
+        guest.touch(now, last_update);
         if value.is_empty() {
             guest.config.remove(key);
         } else {
@@ -282,25 +280,25 @@ async fn set_drive(
     key: &str,
     value: &str,
     running: bool,
-) -> Result<(), Trouble> {
+) -> Result<(), ChangeError> {
     let drive = Drive::parse(Kind::Qemu, value);
     if running && drive.volume() == "cdrom" {
         let mut state = job.world.state();
         let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
-        guest.config.set_later(key, Some(drive.render()));
-        join_boot_order(guest, key, true);
-        let words = format!(
+        guest.config.set_pending(key, Some(drive.render()));
+        append_to_boot_order(guest, key, true);
+        let message = format!(
             "hotplug problem - adding blockdev 'drive-{key}' failed : VM {vmid} qmp command \
              'blockdev-add' failed - The 'host_cdrom' block driver requires a file name\n\n"
         );
-        return Err(Trouble::Hotplug(key.to_owned(), words));
+        return Err(ChangeError::Hotplug(key.to_owned(), message));
     }
-    let (text, boots) = make_drive(job, vmid, key, value).await?;
-    let made = Drive::parse(Kind::Qemu, &text);
-    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let (text, boots) = create_drive(job, vmid, key, value).await?;
+    let created = Drive::parse(Kind::Qemu, &text);
+    let (now, last_update) = (job.world.now(), job.world.last_status_update());
     let mut state = job.world.state();
     let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
-    guest.touch(now, sweep);
+    guest.touch(now, last_update);
     if guest.boots == crate::world::Boots::Nothing {
         guest.boots = boots;
     }
@@ -308,30 +306,31 @@ async fn set_drive(
         .config
         .value(key)
         .map(|old| Drive::parse(Kind::Qemu, old));
-    // A disk that is replaced is kept as an unused one.
+    // A replaced disk becomes an unused disk.
     if let Some(old) = old
         && !old.is_cdrom()
-        && old.volume() != made.volume()
+        && old.volume() != created.volume()
     {
-        keep_unused(guest, old.volume());
+        add_unused(guest, old.volume());
     }
-    let hot = !running || made.is_cdrom() || key.starts_with("scsi") || key.starts_with("virtio");
+    let hot =
+        !running || created.is_cdrom() || key.starts_with("scsi") || key.starts_with("virtio");
     if hot {
         guest.config.set(key, text);
     } else {
-        guest.config.set_later(key, Some(text));
+        guest.config.set_pending(key, Some(text));
     }
-    if made.is_cdrom() {
-        join_boot_order(guest, key, running);
+    if created.is_cdrom() {
+        append_to_boot_order(guest, key, running);
     }
     Ok(())
 }
 
-/// A CD-ROM that is set joins the boot order without being asked to.
-fn join_boot_order(guest: &mut crate::world::state::Guest, key: &str, running: bool) {
+/// Appends a new CD-ROM to the boot order, as PVE does without being asked.
+fn append_to_boot_order(guest: &mut crate::world::state::Guest, key: &str, running: bool) {
     let order = guest
         .config
-        .future("boot")
+        .value_with_pending("boot")
         .map(boot_order)
         .unwrap_or_default();
     if order.is_empty() || order.iter().any(|known| known == key) {
@@ -339,14 +338,14 @@ fn join_boot_order(guest: &mut crate::world::state::Guest, key: &str, running: b
     }
     let text = format!("order={};{key}", order.join(";"));
     if running {
-        guest.config.set_later("boot", Some(text));
+        guest.config.set_pending("boot", Some(text));
     } else {
         guest.config.set("boot", text);
     }
 }
 
 /// Records a volume under the first free `unusedN`.
-fn keep_unused(guest: &mut crate::world::state::Guest, volume: &str) {
+fn add_unused(guest: &mut crate::world::state::Guest, volume: &str) {
     let free = (0..256)
         .map(|n| format!("unused{n}"))
         .find(|key| guest.config.value(key).is_none());
@@ -362,17 +361,20 @@ async fn delete_key(
     running: bool,
     force: bool,
 ) -> Result<(), String> {
-    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let (now, last_update) = (job.world.now(), job.world.last_status_update());
     let slow = {
         let mut state = job.world.state();
         let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
         let Some(text) = guest.config.value(key).map(ToOwned::to_owned) else {
-            // A disk that was only pending is kept as an unused one.
-            let pending = guest.config.future(key).filter(|_| is_drive(key));
+            // A disk that was only pending becomes an unused disk.
+            let pending = guest
+                .config
+                .value_with_pending(key)
+                .filter(|_| is_drive(key));
             let drive = pending.map(|text| Drive::parse(Kind::Qemu, text));
-            guest.config.forget_pending(key);
+            guest.config.clear_pending(key);
             if let Some(drive) = drive.filter(|drive| !drive.is_cdrom()) {
-                keep_unused(guest, drive.volume());
+                add_unused(guest, drive.volume());
             }
             return Ok(());
         };
@@ -383,10 +385,10 @@ async fn delete_key(
         }
         let hot = !is_drive(key) || key.starts_with("scsi") || key.starts_with("virtio");
         if running && !(hot && (is_drive(key) || is_live(key))) {
-            guest.config.set_later(key, None);
+            guest.config.set_pending(key, None);
             return Ok(());
         }
-        guest.touch(now, sweep);
+        guest.touch(now, last_update);
         if is_drive(key) {
             let drive = Drive::parse(Kind::Qemu, &text);
             guest.config.remove(key);
@@ -394,7 +396,7 @@ async fn delete_key(
             if drive.is_cloudinit() || (force && !drive.is_cdrom()) {
                 state.remove_volume(&job.node, &volume);
             } else if !drive.is_cdrom() {
-                keep_unused(guest, &volume);
+                add_unused(guest, &volume);
             }
         } else {
             guest.config.remove(key);
@@ -402,21 +404,21 @@ async fn delete_key(
         running && is_drive(key)
     };
     if slow {
-        // The guest is asked to let go of the device, which takes it a while.
+        // Unplugging the device takes the guest a while.
         job.world.sleep(std::time::Duration::from_secs(2)).await;
     }
     Ok(())
 }
 
-/// Lets go of disks: the form of delete that has a method of its own.
+/// Detaches disks, like `delete` of a change.
 pub(crate) async fn unlink(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     permission::require(context, &format!("/vms/{vmid}"), "VM.Config.Disk")?;
-    let keys: Vec<String> = split_list(context.need("idlist")?)
+    let keys: Vec<String> = split_list(context.required("idlist")?)
         .map(ToOwned::to_owned)
         .collect();
     let force = context.flag("force");
-    let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
+    let lock = context.world.lock_config(Kind::Qemu, vmid, None).await?;
     let job = Job {
         world: context.world.clone(),
         node: context.node.clone(),
@@ -428,9 +430,9 @@ pub(crate) async fn unlink(context: &Context) -> Outcome {
         ..Change::default()
     };
     let outcome = apply(&job, vmid, change).await;
-    drop(hold);
+    drop(lock);
     match outcome {
         Ok(()) => Ok(Value::Null.into()),
-        Err(Trouble::Plain(words) | Trouble::Hotplug(_, words)) => Err(words.into()),
+        Err(ChangeError::Other(message) | ChangeError::Hotplug(_, message)) => Err(message.into()),
     }
 }

@@ -1,14 +1,11 @@
-//! Which privilege each key of a VM needs, and the checks all changes share.
-//!
-//! In: the keys a call sets or deletes. Out: nothing, or the refusal.
-//! Never: changing a configuration.
+//! The privileges that keys of a VM need, and the checks that create, change and restore share.
 
-use super::{Context, Fail, permission};
+use super::{ApiError, Context, permission};
 use crate::guest::drive::{Drive, is_drive};
 use crate::schema::property;
 use crate::world::Kind;
 
-/// Parameters of create and change that are no keys of the configuration.
+/// Parameters of create and change that are not keys of the configuration.
 pub(crate) const NOT_CONFIG: [&str; 18] = [
     "node",
     "vmid",
@@ -30,15 +27,15 @@ pub(crate) const NOT_CONFIG: [&str; 18] = [
     "cdrom",
 ];
 
-/// What a key needs.
-enum Need {
+/// The privilege that a key needs.
+enum Requirement {
     Privilege(&'static str),
     Any(&'static [&'static str]),
     Root,
 }
 
-fn need(key: &str, cdrom: bool) -> Need {
-    use Need::{Any, Privilege, Root};
+fn requirement(key: &str, cdrom: bool) -> Requirement {
+    use Requirement::{Any, Privilege, Root};
     let stem = key.trim_end_matches(|c: char| c.is_ascii_digit());
     if is_drive(key) || stem == "unused" {
         return Privilege(if cdrom {
@@ -73,21 +70,21 @@ fn need(key: &str, cdrom: bool) -> Need {
     }
 }
 
-/// Fails unless the caller may set these keys of a VM. `cdrom` tells whether a key is a CD-ROM.
+/// Fails unless the caller may set these keys of a VM. `cdrom` returns whether a key is a CD-ROM.
 pub(crate) fn may_set<'a>(
     context: &Context,
     vmid: u32,
     pool: Option<&str>,
     keys: impl Iterator<Item = &'a str>,
     cdrom: impl Fn(&str) -> bool,
-) -> Result<(), Fail> {
+) -> Result<(), ApiError> {
     if context.is_root() {
         return Ok(());
     }
     for key in keys {
-        match need(key, cdrom(key)) {
-            Need::Privilege(name) => permission::require_guest(context, vmid, pool, name)?,
-            Need::Any(names) => {
+        match requirement(key, cdrom(key)) {
+            Requirement::Privilege(name) => permission::require_guest(context, vmid, pool, name)?,
+            Requirement::Any(names) => {
                 let path = format!("/vms/{vmid}");
                 let wanted: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
                 let pooled = pool.is_some_and(|pool| {
@@ -99,7 +96,7 @@ pub(crate) fn may_set<'a>(
                     permission::require_any(context, &path, &wanted)?;
                 }
             }
-            Need::Root => return Err(format!("only root can set '{key}' config").into()),
+            Requirement::Root => return Err(format!("only root can set '{key}' config").into()),
         }
         if key == "startup" {
             permission::require(context, "/", "Sys.Modify")?;
@@ -109,7 +106,7 @@ pub(crate) fn may_set<'a>(
 }
 
 /// Fails unless the caller may use the bridge of a network.
-pub(crate) fn may_use_bridge(context: &Context, text: &str) -> Result<(), Fail> {
+pub(crate) fn may_use_bridge(context: &Context, text: &str) -> Result<(), ApiError> {
     let parts = property::split(text, "model");
     match property::part(&parts, "bridge") {
         Some(bridge) => permission::require(
@@ -121,10 +118,10 @@ pub(crate) fn may_use_bridge(context: &Context, text: &str) -> Result<(), Fail> 
     }
 }
 
-/// Fails when a call names `skiplock`, which only the login of root may.
-pub(crate) fn no_skiplock(context: &Context) -> Result<(), Fail> {
+/// Fails if a caller other than `root@pam` sets `skiplock`.
+pub(crate) fn check_skiplock(context: &Context) -> Result<(), ApiError> {
     if context.text("skiplock").is_some() && !context.is_root() {
-        return Err(Fail::parameter(
+        return Err(ApiError::parameter(
             "skiplock",
             "Only root may use this option.",
         ));
@@ -132,8 +129,8 @@ pub(crate) fn no_skiplock(context: &Context) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Gives a network a hardware address when it has none: `virtio` becomes `virtio=BC:...`.
-pub(crate) fn with_address(context: &Context, text: &str) -> String {
+/// Adds a hardware address to a network without one: `virtio` becomes `virtio=BC:...`.
+pub(crate) fn with_mac(context: &Context, text: &str) -> String {
     let mut parts = property::split(text, "model");
     let has = parts.iter().any(|(key, value)| {
         (value.matches(':').count() == 5 && key != "bridge") || key == "macaddr"
@@ -151,7 +148,7 @@ pub(crate) fn with_address(context: &Context, text: &str) -> String {
     property::join(&parts, "")
 }
 
-/// Whether a text is a CD-ROM drive.
+/// Whether the value of a drive is a CD-ROM.
 pub(crate) fn is_cdrom(text: &str) -> bool {
     Drive::parse(Kind::Qemu, text).is_cdrom()
 }

@@ -1,15 +1,14 @@
-//! Creates VMs.
-//!
-//! In: the parameters of a create. Out: a configuration with its lock at once, disks in a task.
-//! Never: a configuration that stays when the task fails.
+//! Creates VMs: first a locked configuration, then the disks in a task. Nothing remains if the task
+//! fails.
 
 use std::time::Duration;
 
-use super::disk::{check_drive, free_all, make_drive};
-use super::vm_config::{NOT_CONFIG, may_set, may_use_bridge, with_address};
-use super::{Context, Fail, Outcome, permission};
+use super::disk::{check_drive, create_drive, free_volumes};
+use super::vm_config::{NOT_CONFIG, may_set, may_use_bridge, with_mac};
+use super::{ApiError, Context, Outcome, permission};
 use crate::guest::config::Config;
 use crate::guest::drive::{default_boot, is_drive};
+use crate::guest::identity::is_network;
 use crate::schema::check::Parameters;
 use crate::world::run::Job;
 use crate::world::state::{Boots, Guest, Kind};
@@ -25,7 +24,7 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     let pool = context.text("pool").map(ToOwned::to_owned);
     may_create(context, vmid, pool.as_deref())?;
     let values: Parameters = context
-        .given
+        .parameters
         .iter()
         .filter(|(key, _)| !NOT_CONFIG.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
@@ -38,22 +37,23 @@ pub(crate) async fn create(context: &Context) -> Outcome {
         |_| false,
     )?;
     for (key, value) in &values {
-        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+        if is_network(key) {
             may_use_bridge(context, value)?;
         }
         if is_drive(key) {
             check_drive(context, key, value)?;
         }
     }
-    let failed = |fault: String| Fail::new(500, format!("unable to create VM {vmid} - {fault}"));
+    let failed =
+        |fault: String| ApiError::new(500, format!("unable to create VM {vmid} - {fault}"));
     {
-        let hold = context
+        let lock = context
             .world
             .lock_config(Kind::Qemu, vmid, Some(CREATE_LOCK))
             .await
             .map_err(failed)?;
-        reserve(context, vmid, Kind::Qemu, "create").map_err(failed)?;
-        drop(hold);
+        reserve_id(context, vmid, Kind::Qemu, "create").map_err(failed)?;
+        drop(lock);
     }
     if let Some(pool) = &pool {
         context.world.state().pool_of.insert(vmid, pool.clone());
@@ -61,25 +61,26 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     let start = context.flag("start");
     let mut values = values;
     for (key, value) in &mut values {
-        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
-            *value = with_address(context, value);
+        if is_network(key) {
+            *value = with_mac(context, value);
         }
     }
     context.task("qmcreate", &vmid.to_string(), move |job| async move {
-        let outcome = fill(&job, vmid, values).await;
+        let outcome = populate(&job, vmid, values).await;
         if let Err(fault) = outcome {
-            abandon(&job, vmid);
+            clean_up(&job, vmid);
             return Err(format!("unable to create VM {vmid} - {fault}"));
         }
         if start {
-            super::power::start_now(&job, Kind::Qemu, vmid).await?;
+            super::power::start_guest(&job, Kind::Qemu, vmid).await?;
         }
         Ok(())
     })
 }
 
-/// Without the privilege the refusal does not say which; with a pool, the pool's counts too.
-pub(crate) fn may_create(context: &Context, vmid: u32, pool: Option<&str>) -> Result<(), Fail> {
+/// Fails unless the caller has `VM.Allocate` on the id or the pool. As on PVE, the error does not
+/// name the privilege.
+pub(crate) fn may_create(context: &Context, vmid: u32, pool: Option<&str>) -> Result<(), ApiError> {
     let allowed = permission::allows(context, &format!("/vms/{vmid}"), "VM.Allocate")
         || pool.is_some_and(|pool| {
             permission::allows(context, &format!("/pool/{pool}"), "VM.Allocate")
@@ -92,21 +93,29 @@ pub(crate) fn may_create(context: &Context, vmid: u32, pool: Option<&str>) -> Re
     if allowed {
         Ok(())
     } else {
-        Err(Fail::new(403, "Permission check failed"))
+        Err(ApiError::new(403, "Permission check failed"))
     }
 }
 
-/// Puts a configuration that is only a lock where none is.
-pub(crate) fn reserve(context: &Context, vmid: u32, kind: Kind, lock: &str) -> Result<(), String> {
-    let (now, sweep) = (context.world.now(), context.world.last_sweep());
+/// Reserves a free id with a configuration that contains only a lock.
+pub(crate) fn reserve_id(
+    context: &Context,
+    vmid: u32,
+    kind: Kind,
+    lock: &str,
+) -> Result<(), String> {
+    let (now, last_update) = (context.world.now(), context.world.last_status_update());
     let mut state = context.world.state();
-    state.is_free(vmid)?;
-    state.add_guest(blank(vmid, kind, &context.node, now, lock), sweep);
+    state.check_free(vmid)?;
+    state.add_guest(
+        empty_guest(vmid, kind, &context.node, now, lock),
+        last_update,
+    );
     Ok(())
 }
 
-/// Returns a guest with nothing but a lock.
-pub(crate) fn blank(vmid: u32, kind: Kind, node: &str, now: f64, lock: &str) -> Guest {
+/// Returns a guest whose configuration contains only a lock.
+pub(crate) fn empty_guest(vmid: u32, kind: Kind, node: &str, now: f64, lock: &str) -> Guest {
     Guest {
         vmid,
         kind,
@@ -123,17 +132,17 @@ pub(crate) fn blank(vmid: u32, kind: Kind, node: &str, now: f64, lock: &str) -> 
     }
 }
 
-async fn fill(job: &Job, vmid: u32, values: Parameters) -> Result<(), String> {
+async fn populate(job: &Job, vmid: u32, values: Parameters) -> Result<(), String> {
     let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
     job.world.state().guest(&job.node, Kind::Qemu, vmid)?;
     let mut config = Config::from_pairs(values.clone());
     let mut boots = Boots::Nothing;
     for (key, text) in values.iter().filter(|(key, _)| is_drive(key)) {
-        let (made, starts) = make_drive(job, vmid, key, text).await?;
+        let (created, starts) = create_drive(job, vmid, key, text).await?;
         if boots == Boots::Nothing {
             boots = starts;
         }
-        config.set(key, made);
+        config.set(key, created);
     }
     let now = job.world.epoch();
     let mut state = job.world.state();
@@ -162,9 +171,9 @@ async fn fill(job: &Job, vmid: u32, values: Parameters) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes what a failed creation left.
-pub(crate) fn abandon(job: &Job, vmid: u32) {
-    free_all(job, vmid);
+/// Removes the volumes and the configuration of a guest whose creation failed.
+pub(crate) fn clean_up(job: &Job, vmid: u32) {
+    free_volumes(job, vmid);
     let now = job.world.now();
     let mut state = job.world.state();
     let unfinished = state
@@ -172,6 +181,6 @@ pub(crate) fn abandon(job: &Job, vmid: u32) {
         .get(&vmid)
         .is_some_and(|guest| matches!(guest.config.value("lock"), Some("create" | "clone")));
     if unfinished {
-        state.forget(vmid, now);
+        state.remove_guest(vmid, now);
     }
 }

@@ -1,7 +1,4 @@
-//! The guest agent: when it answers, and which addresses it shows.
-//!
-//! In: a guest. Out: interfaces as the agent or the container shows them.
-//! Never: waiting for it.
+//! The guest agent: when it answers, and which interfaces and addresses it reports.
 
 use serde_json::{Value, json};
 
@@ -10,7 +7,7 @@ use crate::world::Kind;
 use crate::world::state::Guest;
 
 impl Guest {
-    /// Whether the configuration has the agent on.
+    /// Whether the configuration enables the agent.
     pub(crate) fn agent_is_enabled(&self) -> bool {
         self.config.value("agent").is_some_and(|text| {
             property::split(text, "enabled")
@@ -29,7 +26,7 @@ impl Guest {
                 .is_some_and(|from| now >= from)
     }
 
-    /// Returns name, hardware address and addresses of each network.
+    /// Returns name, hardware address and IP address of each network.
     fn networks(&self) -> Vec<(String, String, Option<String>)> {
         let mut found = Vec::new();
         for (number, text) in self.interfaces_configured() {
@@ -44,14 +41,14 @@ impl Guest {
                 .map_or_else(|| format!("eth{number}"), ToOwned::to_owned);
             let address = self
                 .fixed_address(number, text)
-                // What DHCP of a pretended network gave.
+                // The lease of the simulated DHCP.
                 .or_else(|| self.leases.get(&number).map(|ip| format!("{ip}/16")));
             found.push((name, mac.to_lowercase(), address));
         }
         found
     }
 
-    /// Returns number and text of each network interface.
+    /// Returns number and value of each `netN` key.
     fn interfaces_configured(&self) -> impl Iterator<Item = (u32, &str)> {
         self.config.values().iter().filter_map(|(key, text)| {
             let number = key.strip_prefix("net")?.parse().ok()?;
@@ -59,7 +56,7 @@ impl Guest {
         })
     }
 
-    /// Returns the address an interface is configured with.
+    /// Returns the static address of an interface.
     fn fixed_address(&self, number: u32, text: &str) -> Option<String> {
         let own = property::part(&property::split(text, "model"), "ip").map(ToOwned::to_owned);
         let configured = || {
@@ -69,7 +66,7 @@ impl Guest {
         own.or_else(configured).filter(|ip| ip.contains('/'))
     }
 
-    /// Returns the interfaces that ask the network for an address and have none yet.
+    /// Returns the interfaces that use DHCP and have no lease yet.
     pub(crate) fn interfaces_without_address(&self) -> Vec<u32> {
         self.interfaces_configured()
             .filter(|(number, text)| self.fixed_address(*number, text).is_none())
@@ -78,14 +75,14 @@ impl Guest {
             .collect()
     }
 
-    /// Returns the first address others reach it at.
+    /// Returns the address of the first network.
     pub(crate) fn address_of(&self) -> Option<String> {
         let (_, _, address) = self.networks().into_iter().next()?;
         let address = address?;
         Some(address.split('/').next().unwrap_or("").to_owned())
     }
 
-    /// Returns interfaces as they are now: the network of a guest takes a while to come up.
+    /// Returns the interfaces, without addresses until the guest's network is up.
     pub(crate) fn interfaces_at(&self, now: f64) -> Value {
         let mut shown = self.interfaces();
         let up = self.running.as_ref();
@@ -113,7 +110,7 @@ impl Guest {
             && self.address_of().as_deref() == Some(address)
     }
 
-    /// Returns interfaces as the agent of a VM or the tools of a container show them.
+    /// Returns the interfaces in the format of the agent of a VM or of a container.
     pub(crate) fn interfaces(&self) -> Value {
         let mut list =
             vec![self.interface("lo", "00:00:00:00:00:00", Some("127.0.0.1/8"), "::1/128")];
@@ -159,7 +156,7 @@ impl Guest {
         }
     }
 
-    /// The two kinds name addresses differently, down to the type of the prefix.
+    /// Renders an address, in which VMs and containers differ, even in the type of the prefix.
     fn address(&self, text: &str, version: u8) -> Value {
         let (ip, prefix) = text.split_once('/').unwrap_or((text, "32"));
         match self.kind {
@@ -177,7 +174,7 @@ impl Guest {
     }
 }
 
-/// Returns the address an interface gives itself.
+/// Returns the IPv6 link-local address for a hardware address.
 fn link_local(mac: &str) -> String {
     let bytes: Vec<u8> = mac
         .split(':')
@@ -205,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_gives_itself_the_address_of_its_hardware() {
+    fn the_link_local_address_is_derived_from_the_hardware_address() {
         assert_eq!(link_local("bc:24:11:00:04:60"), "fe80::be24:11ff:fe00:460");
     }
 }

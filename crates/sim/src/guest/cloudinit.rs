@@ -1,7 +1,4 @@
-//! What Proxmox VE's own cloud-init drive would contain.
-//!
-//! In: the configuration of a VM. Out: the user, network or meta text.
-//! Never: writing a drive.
+//! Renders the files of the cloud-init drive that Proxmox VE generates for a VM.
 
 use std::net::Ipv4Addr;
 

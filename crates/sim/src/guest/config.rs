@@ -1,7 +1,6 @@
 //! The configuration file of a guest: values, pending changes, digest.
 //!
-//! In: keys and values as texts. Out: JSON with the types the description gives each key.
-//! Never: knowledge of whether a change may be made now.
+//! Values are stored as text and rendered with the JSON types of the API schema.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +15,7 @@ use crate::hash::hex;
 use crate::schema::{Method, format, table};
 use crate::world::Kind;
 
-/// Values, and the changes that wait for the guest to stop. A change to nothing is a removal.
+/// Values, and the changes that are pending until the guest stops; `None` deletes the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Config {
     values: BTreeMap<String, String>,
@@ -50,7 +49,7 @@ impl Config {
         self.values.remove(key)
     }
 
-    pub(crate) fn set_later(&mut self, key: &str, value: Option<String>) {
+    pub(crate) fn set_pending(&mut self, key: &str, value: Option<String>) {
         if self.values.get(key) == value.as_ref() {
             self.pending.remove(key);
         } else {
@@ -58,7 +57,7 @@ impl Config {
         }
     }
 
-    pub(crate) fn forget_pending(&mut self, key: &str) {
+    pub(crate) fn clear_pending(&mut self, key: &str) {
         self.pending.remove(key);
     }
 
@@ -71,7 +70,7 @@ impl Config {
         &self.values
     }
 
-    /// Makes the pending changes, as stopping does.
+    /// Applies the pending changes.
     pub(crate) fn apply_pending(&mut self) {
         for (key, value) in std::mem::take(&mut self.pending) {
             match value {
@@ -85,15 +84,15 @@ impl Config {
         }
     }
 
-    /// Returns the value a key will have, pending changes included.
-    pub(crate) fn future(&self, key: &str) -> Option<&str> {
+    /// Returns the value of a key after pending changes.
+    pub(crate) fn value_with_pending(&self, key: &str) -> Option<&str> {
         match self.pending.get(key) {
             Some(change) => change.as_deref(),
             None => self.value(key),
         }
     }
 
-    /// Returns the file without what is pending: notes as comments, then keys in order.
+    /// Returns the file without pending changes: notes as comments, then keys in order.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         let values = self.values.iter();
@@ -101,29 +100,29 @@ impl Config {
         text
     }
 
-    /// Returns the digest of the file as it is on disk.
+    /// Returns the digest of the whole file.
     pub(crate) fn digest(&self) -> String {
         let mut text = self.text();
         if !self.pending.is_empty() {
             text.push_str("\n[PENDING]\n");
-            let gone = self.pending.iter().filter(|(_, value)| value.is_none());
-            let gone: Vec<&str> = gone.map(|(key, _)| key.as_str()).collect();
-            let gone = gone.join(",");
+            let deleted = self.pending.iter().filter(|(_, value)| value.is_none());
+            let deleted: Vec<&str> = deleted.map(|(key, _)| key.as_str()).collect();
+            let deleted = deleted.join(",");
             let mut all: BTreeMap<&str, &str> = BTreeMap::new();
             for (key, value) in &self.pending {
                 if let Some(value) = value {
                     all.insert(key, value);
                 }
             }
-            if !gone.is_empty() {
-                all.insert("delete", &gone);
+            if !deleted.is_empty() {
+                all.insert("delete", &deleted);
             }
             section(&mut text, all.iter().map(|(key, value)| (*key, *value)));
         }
         hex::<Sha1>(text.as_bytes())
     }
 
-    /// Shows the file: the future when pending changes count, the present otherwise.
+    /// Renders the values: the current ones, or those after pending changes.
     pub(crate) fn render(&self, kind: Kind, current: bool) -> Map<String, Value> {
         let mut shown = Map::new();
         let keys: BTreeSet<&String> = self.values.keys().chain(self.pending.keys()).collect();
@@ -131,7 +130,7 @@ impl Config {
             let value = if current {
                 self.value(key)
             } else {
-                self.future(key)
+                self.value_with_pending(key)
             };
             if let Some(value) = value {
                 shown.insert(key.clone(), typed(kind, key, value));
@@ -141,7 +140,7 @@ impl Config {
         shown
     }
 
-    /// Shows every key with what waits for it.
+    /// Renders every key with its value and its pending change.
     pub(crate) fn render_pending(&self, kind: Kind) -> Value {
         let keys: BTreeSet<&String> = self.values.keys().chain(self.pending.keys()).collect();
         let mut list: Vec<Value> = keys
@@ -175,11 +174,11 @@ fn section<'a>(text: &mut String, values: impl Iterator<Item = (&'a str, &'a str
     }
 }
 
-/// What is escaped in notes.
+/// The characters that are escaped in notes.
 const NOTES: &AsciiSet = &CONTROLS.add(b'%').add(b':');
 
-/// Returns the method whose parameters are the keys of a configuration. Asked for each key of each
-/// guest, so it is looked up once.
+/// Returns the method whose parameters are the keys of a configuration. Cached, because it is
+/// needed for each key of each guest.
 fn creation(kind: Kind) -> Option<&'static Method> {
     static BOTH: OnceLock<[Option<&'static Method>; 2]> = OnceLock::new();
     let both = BOTH.get_or_init(|| {
@@ -192,12 +191,12 @@ fn creation(kind: Kind) -> Option<&'static Method> {
     }
 }
 
-/// Gives a value the type the description names: numbers and booleans are numbers.
+/// Converts a value to the type of the API schema; booleans are numbers.
 pub(crate) fn typed(kind: Kind, key: &str, value: &str) -> Value {
     let wanted = creation(kind)
         .and_then(|method| table().definition(method, key))
         .and_then(|definition| definition.kind.as_deref());
-    // The file of a container keeps the end of the last line of its notes.
+    // The notes of a container end in a newline.
     if kind == Kind::Lxc && key == "description" {
         return json!(format!("{}\n", value.trim_end_matches('\n')));
     }
@@ -218,7 +217,7 @@ pub(crate) fn typed(kind: Kind, key: &str, value: &str) -> Value {
 }
 
 /// Sorts tags, lower case and once each, as PVE does when a configuration is changed.
-pub(crate) fn normal_tags(text: &str) -> String {
+pub(crate) fn normalize_tags(text: &str) -> String {
     let tags: BTreeSet<String> = format::split_list(text).map(str::to_lowercase).collect();
     let tags: Vec<String> = tags.into_iter().collect();
     tags.join(";")
@@ -229,12 +228,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pending_value_that_equals_the_present_is_none() {
+    fn a_pending_value_that_equals_the_current_one_is_dropped() {
         let mut config = Config::default();
         config.set("cores", "2");
-        config.set_later("cores", Some("4".into()));
-        assert_eq!(config.future("cores"), Some("4"));
-        config.set_later("cores", Some("2".into()));
+        config.set_pending("cores", Some("4".into()));
+        assert_eq!(config.value_with_pending("cores"), Some("4"));
+        config.set_pending("cores", Some("2".into()));
         assert!(config.pending().is_empty());
     }
 
@@ -247,7 +246,7 @@ mod tests {
 
     #[test]
     fn tags_are_sorted_lower_case_and_once() {
-        assert_eq!(normal_tags("zz,aa bb;aa;ZZ"), "aa;bb;zz");
+        assert_eq!(normalize_tags("zz,aa bb;aa;ZZ"), "aa;bb;zz");
     }
 
     #[test]
@@ -265,7 +264,7 @@ mod tests {
         let mut config = Config::default();
         config.set("cores", "2");
         let before = config.digest();
-        config.set_later("cores", Some("4".into()));
+        config.set_pending("cores", Some("4".into()));
         assert_ne!(before, config.digest());
         assert_eq!(before.len(), 40);
     }

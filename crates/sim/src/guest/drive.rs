@@ -1,18 +1,16 @@
-//! Drives: which keys are drives, what their text says, sizes and boot order.
-//!
-//! In: keys and property strings. Out: parts, sizes in bytes, orders.
-//! Never: whether a volume exists.
+//! Parses and renders drives, mount points, sizes and boot orders of a configuration.
 
 use std::collections::BTreeMap;
 
 use super::config::Config;
+use super::identity::is_network;
 use crate::schema::property;
 use crate::world::Kind;
 use crate::world::state::Guest;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
-/// What PVE shows as the size of a container's root without a quota.
+/// The size that PVE reports for a container's root without a quota.
 const UNLIMITED_ROOT: u64 = 4 * GIB;
 
 /// Whether a key of a VM is a drive.
@@ -30,7 +28,7 @@ pub(crate) fn is_mount(key: &str) -> bool {
             .is_some_and(|n| n.parse::<u32>().is_ok())
 }
 
-/// The text of a drive as parts.
+/// The value of a drive or mount point, split into its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Drive {
     pub(crate) parts: Vec<(String, String)>,
@@ -44,7 +42,7 @@ impl Drive {
             Kind::Lxc => "volume",
         };
         let mut parts = property::split(text, default);
-        // Written out or not, the first part is the volume.
+        // The volume may be written with or without its key.
         for (key, _) in &mut parts {
             if key == "volume" || key == "file" {
                 default.clone_into(key);
@@ -92,7 +90,7 @@ impl Drive {
         self.part("size").and_then(parse_size).unwrap_or(0)
     }
 
-    /// Returns storage and number when a new volume is asked for: `local:32`.
+    /// Returns storage and size in GiB if a new volume is requested, as in `local:32`.
     pub(crate) fn allocation(&self) -> Option<(&str, f64)> {
         let (storage, size) = self.volume().split_once(':')?;
         let plain = !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -101,7 +99,7 @@ impl Drive {
             .flatten()
     }
 
-    /// Writes it as PVE does: the volume first, the rest in the order of their names.
+    /// Renders the value as PVE does: the volume first, then the other parts by name.
     pub(crate) fn render(&self) -> String {
         let mut parts = self.parts.clone();
         parts.sort_by(|a, b| (a.0 != self.default, &a.0).cmp(&(b.0 != self.default, &b.0)));
@@ -122,7 +120,7 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     Some((number * unit as f64) as u64)
 }
 
-/// Writes a size in the largest unit that divides it, as PVE does.
+/// Renders a size in the largest unit that divides it, as PVE does.
 pub(crate) fn render_size(bytes: u64) -> String {
     if bytes == 0 {
         return "0T".to_owned();
@@ -135,7 +133,7 @@ pub(crate) fn render_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// Returns the boot order of a text like `order=scsi0;net0`.
+/// Parses a boot order such as `order=scsi0;net0`.
 pub(crate) fn boot_order(text: &str) -> Vec<String> {
     property::split(text, "legacy")
         .into_iter()
@@ -144,7 +142,7 @@ pub(crate) fn boot_order(text: &str) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// Returns the order PVE fills in: first disk, first CD-ROM, first network.
+/// Returns the default boot order: first disk, first CD-ROM, first network.
 pub(crate) fn default_boot(values: &BTreeMap<String, String>) -> String {
     let mut disks = Vec::new();
     let mut cdroms = Vec::new();
@@ -156,7 +154,7 @@ pub(crate) fn default_boot(values: &BTreeMap<String, String>) -> String {
             } else {
                 disks.push(key);
             }
-        } else if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+        } else if is_network(key) {
             networks.push(key);
         }
     }
@@ -171,7 +169,7 @@ pub(crate) fn default_boot(values: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// Returns every volume a configuration names, with its key.
+/// Returns every volume in a configuration, with its key.
 pub(crate) fn volumes(kind: Kind, config: &Config) -> Vec<(String, String)> {
     config
         .values()
@@ -205,7 +203,7 @@ impl Guest {
         }
     }
 
-    /// Returns the size of the disk it starts from.
+    /// Returns the size of the boot disk.
     pub(crate) fn disk_size(&self) -> u64 {
         let key = match self.kind {
             Kind::Lxc => Some("rootfs".to_owned()),
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_or_a_name_after_the_colon_tells_new_from_existing() {
+    fn a_size_or_a_name_after_the_colon_distinguishes_new_from_existing() {
         let new = Drive::parse(Kind::Qemu, "local:32,format=qcow2");
         assert_eq!(new.allocation(), Some(("local", 32.0)));
         assert!(

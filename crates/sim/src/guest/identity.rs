@@ -1,8 +1,5 @@
-//! What tells a guest from its copies: SMBIOS uuid, generation id, hardware addresses.
-//!
-//! Everything else of a configuration, tags and notes included, is the same in a copy.
-//! In: a configuration. Out: the same with an identity of its own.
-//! Never: disks.
+//! The identity of a guest: SMBIOS uuid, generation id and hardware addresses. All other values,
+//! tags and notes included, are the same in a copy.
 
 use super::config::Config;
 use crate::schema::property;

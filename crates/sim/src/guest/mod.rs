@@ -1,7 +1,4 @@
-//! What a guest is: configuration, identity, drives, status, agent, first-boot data.
-//!
-//! In: keys and values as Proxmox VE stores them. Out: the same as it shows them.
-//! Never: tasks, locks, HTTP.
+//! The model of a guest: configuration, identity, drives, status, agent, cloud-init data.
 
 pub(crate) mod agent;
 pub(crate) mod cloudinit;

@@ -1,7 +1,4 @@
-//! What a guest looks like in lists and in its own status.
-//!
-//! In: a guest and now. Out: JSON with the fields Proxmox VE gives, present only when it gives them.
-//! Never: permissions.
+//! Renders the status of guests and hosts, with the fields that Proxmox VE returns in each case.
 
 use std::borrow::Cow;
 
@@ -11,8 +8,8 @@ use serde_json::{Map, Value, json};
 use crate::world::Kind;
 use crate::world::state::{Guest, Host};
 
-/// What of the host a status needs.
-pub(crate) struct Surroundings {
+/// Values from outside a guest that its status contains.
+pub(crate) struct StatusContext {
     pub(crate) now: f64,
     /// Total and used bytes of the storage the root of a container is on.
     pub(crate) root: (u64, u64),
@@ -25,8 +22,8 @@ impl Guest {
             .map_or(0, |running| (now - running.since).max(0.0) as u64)
     }
 
-    /// Returns what all lists of a host show.
-    pub(crate) fn list_entry(&self, around: &Surroundings) -> Map<String, Value> {
+    /// Returns the entry of a guest in the list of its host.
+    pub(crate) fn list_entry(&self, context: &StatusContext) -> Map<String, Value> {
         let mut shown = Map::with_capacity(24);
         let mut put = |key: &str, value: Value| {
             shown.insert(key.to_owned(), value);
@@ -37,7 +34,7 @@ impl Guest {
         put("status", json!(if running { "running" } else { "stopped" }));
         put("cpus", json!(self.cpus()));
         put("maxmem", json!(self.memory()));
-        put("uptime", json!(self.uptime(around.now)));
+        put("uptime", json!(self.uptime(context.now)));
         for key in ["cpu", "netin", "netout", "mem", "disk"] {
             put(key, json!(0));
         }
@@ -53,7 +50,7 @@ impl Guest {
         }
         if let Some(state) = &self.running {
             put("pid", json!(state.pid));
-            // A container's is a text.
+            // PVE returns text for containers.
             let pressure = match self.kind {
                 Kind::Qemu => json!(0),
                 Kind::Lxc => json!("0.00"),
@@ -83,8 +80,8 @@ impl Guest {
                 put("diskwrite", json!(0));
                 if running {
                     put("mem", json!(self.memory() / 20));
-                    put("disk", json!(around.root.1));
-                    put("maxdisk", json!(around.root.0));
+                    put("disk", json!(context.root.1));
+                    put("maxdisk", json!(context.root.0));
                 }
             }
         }
@@ -92,8 +89,8 @@ impl Guest {
     }
 
     /// Returns the status of one guest.
-    pub(crate) fn current(&self, around: &Surroundings) -> Value {
-        let mut shown = self.list_entry(around);
+    pub(crate) fn current(&self, context: &StatusContext) -> Value {
+        let mut shown = self.list_entry(context);
         shown.insert("ha".into(), json!({ "managed": 0 }));
         if self.kind == Kind::Qemu {
             let status = shown.get("status").cloned().unwrap_or_default();
@@ -126,17 +123,17 @@ impl Guest {
         Value::Object(shown)
     }
 
-    /// Returns the entry of the cluster's list. Existence, tags and lock are fresh; everything
-    /// else is what the sweep saw last.
-    pub(crate) fn resource(&self, now: f64, last_sweep: f64) -> Resource<'_> {
-        let seen = if self.touched <= last_sweep {
-            Some(Cow::Owned(self.view()))
+    /// Returns the entry in the list of the cluster. Existence, tags and lock are current; all
+    /// other fields are from the last status update.
+    pub(crate) fn resource(&self, now: f64, last_status_update: f64) -> Resource<'_> {
+        let seen = if self.touched <= last_status_update {
+            Some(Cow::Owned(self.summary()))
         } else {
             self.seen.as_ref().map(Cow::Borrowed)
         };
         Resource {
-            id: format!("{}/{}", self.kind.word(), self.vmid),
-            kind: self.kind.word(),
+            id: format!("{}/{}", self.kind.api_name(), self.vmid),
+            kind: self.kind.api_name(),
             vmid: self.vmid,
             node: &self.node,
             tags: self.config.value("tags"),
@@ -147,7 +144,7 @@ impl Guest {
                 Some(seen) if seen.running_since.is_some() => "running",
                 Some(_) => "stopped",
             },
-            facts: seen.map(|seen| Facts {
+            polled: seen.map(|seen| PolledFields {
                 template: u8::from(seen.template),
                 maxmem: seen.memory,
                 maxcpu: seen.cpus,
@@ -169,7 +166,7 @@ impl Guest {
     }
 }
 
-/// An entry of the cluster's list. There may be tens of thousands, so it is not a tree.
+/// An entry in the list of the cluster. A struct, because there may be tens of thousands.
 #[derive(Serialize)]
 pub(crate) struct Resource<'g> {
     id: String,
@@ -185,12 +182,12 @@ pub(crate) struct Resource<'g> {
     pub(crate) pool: Option<&'g str>,
     pub(crate) status: &'static str,
     #[serde(flatten)]
-    facts: Option<Facts>,
+    polled: Option<PolledFields>,
 }
 
-/// What only the sweep knows.
+/// The fields that the last status update collected.
 #[derive(Serialize)]
-struct Facts {
+struct PolledFields {
     name: String,
     template: u8,
     maxmem: u64,
@@ -208,7 +205,7 @@ struct Facts {
 }
 
 impl Host {
-    /// Returns what the cluster's list and the list of hosts share.
+    /// Returns the entry of a host in the lists of hosts and resources.
     pub(crate) fn entry(&self, uptime: f64, disk: (u64, u64)) -> Value {
         if !self.online {
             return json!({

@@ -1,7 +1,4 @@
-//! Bytes in, bytes out: requests parsed, answers written, as Proxmox VE's daemon does.
-//!
-//! In: HTTP requests. Out: calls to a World and HTTP answers with its reason phrases.
-//! Never: what a call does.
+//! HTTP as Proxmox VE's daemon speaks it: parses requests and writes answers.
 
 pub(crate) mod multipart;
 pub(crate) mod parse;

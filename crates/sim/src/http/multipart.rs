@@ -1,7 +1,5 @@
-//! Reads an upload: fields in the order the daemon wants them, the file last.
-//!
-//! In: a multipart body. Out: fields, and the file's name, size, checksums and first bytes.
-//! Never: keeping the file; nothing here reads it again.
+//! Parses the multipart body of an upload: fields in the order that Proxmox VE requires, then the
+//! file, of which only name, size, checksums and first bytes are stored.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +10,7 @@ use sha2::{Sha224, Sha256, Sha384, Sha512};
 use crate::calls::Upload;
 use crate::hash::hex;
 
-/// What came in.
+/// The content of a multipart body.
 #[derive(Debug, Default)]
 pub(crate) struct Form {
     pub(crate) fields: BTreeMap<String, String>,
@@ -40,10 +38,10 @@ pub(crate) fn parse(body: &[u8], boundary: &str) -> Result<Form, &'static str> {
     let mut rest = after(body, mark.as_bytes()).ok_or("no boundary")?;
     let next = format!("\r\n{mark}");
     while let Some(part) = rest.strip_prefix(b"\r\n") {
-        let head_end = find(part, b"\r\n\r\n").ok_or("a part without a head")?;
+        let head_end = find(part, b"\r\n\r\n").ok_or("part without a header")?;
         let head = String::from_utf8_lossy(&part[..head_end]).into_owned();
         let content = &part[head_end + 4..];
-        let end = find(content, next.as_bytes()).ok_or("a part without an end")?;
+        let end = find(content, next.as_bytes()).ok_or("part without an end")?;
         take(&mut form, &head, &content[..end])?;
         rest = &content[end + next.len()..];
     }
@@ -51,8 +49,8 @@ pub(crate) fn parse(body: &[u8], boundary: &str) -> Result<Form, &'static str> {
 }
 
 fn take(form: &mut Form, head: &str, content: &[u8]) -> Result<(), &'static str> {
-    let name = attribute(head, "name").ok_or("a part without a name")?;
-    // The daemon reads the fields with one expression in this order; another order does not match.
+    let name = attribute(head, "name").ok_or("part without a name")?;
+    // Proxmox VE matches the fields with one regular expression, in this order only.
     if name == "checksum-algorithm" && form.fields.contains_key("checksum") {
         return Err("checksum before its algorithm");
     }
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_checksum_that_can_be_asked_for_is_known() {
+    fn all_supported_checksums_are_computed() {
         let parts = body(&[("name=\"filename\"; filename=\"a.iso\"", "abc")]);
         let file = parse(&parts, "B").unwrap().file.unwrap();
         for (algorithm, digits) in [

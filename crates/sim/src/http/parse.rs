@@ -1,7 +1,4 @@
-//! Turns an HTTP request into a call.
-//!
-//! In: head and body. Out: a [`Request`], or a refusal without a body.
-//! Never: who may do what.
+//! Parses an HTTP request into a [`Request`].
 
 use std::collections::BTreeMap;
 
@@ -13,11 +10,11 @@ use serde_json::Value;
 use super::multipart;
 use crate::calls::{Credentials, Request};
 
-/// A request that cannot be understood.
+/// Why a request cannot be parsed.
 #[derive(Debug)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Reads head and body.
+/// Parses head and body.
 pub(crate) fn request(head: &Parts, body: &[u8]) -> Result<Request, Malformed> {
     let path = percent_decode_str(head.uri.path())
         .decode_utf8_lossy()
@@ -81,7 +78,7 @@ fn decode(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// Parses `a=b&c=d`. A name that comes twice is a list, which PVE separates with NUL.
+/// Parses `a=b&c=d`. A repeated name is a list, which PVE separates with NUL.
 fn pairs(text: &str) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {

@@ -1,7 +1,4 @@
-//! Turns an answer into an HTTP response.
-//!
-//! In: an [`Answer`]. Out: status, reason phrase, headers and bytes.
-//! Never: deciding whether it is delivered.
+//! Converts an [`Answer`] into an HTTP response.
 
 use http::{Response, StatusCode};
 use hyper::ext::ReasonPhrase;
@@ -9,10 +6,10 @@ use hyper::ext::ReasonPhrase;
 use super::wire::Body;
 use crate::calls::{Answer, Delivery};
 
-/// Writes an answer.
+/// Returns the HTTP response for an answer.
 pub(crate) fn response(answer: Answer) -> Response<Body> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    // A phrase may hold what a header may not; the body says the same.
+    // Omitted if it contains bytes that HTTP does not allow; the body has the message too.
     let reason = ReasonPhrase::try_from(answer.reason.clone().into_bytes());
     let delivery = answer.delivery;
     let text = answer.into_text();

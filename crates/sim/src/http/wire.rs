@@ -1,7 +1,4 @@
-//! What goes wrong on the wire: bodies that end early, connections that are reset.
-//!
-//! In: bytes and how they are to arrive. Out: a body and a stream for the HTTP library.
-//! Never: deciding what goes wrong.
+//! Injected connection faults: bodies that end early, connections that are reset.
 
 use std::io;
 use std::pin::Pin;
@@ -15,28 +12,28 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// How a connection ends before its time.
+/// How a connection ends early.
 #[derive(Debug, Error)]
-pub(crate) enum Cut {
-    /// As by a machine that forgot it.
-    #[error("the connection is reset, as a fault asked")]
+pub(crate) enum Disconnect {
+    /// Reset, as by a machine that restarted.
+    #[error("the connection is reset by an injected fault")]
     Reset,
-    /// As by a machine that closes it.
-    #[error("the connection ends, as a fault asked")]
-    End,
+    /// Closed.
+    #[error("the connection is closed by an injected fault")]
+    Close,
 }
 
-enum Stage {
+enum BodyState {
     Data(Bytes),
-    /// What was given must have left before the connection ends.
+    /// Waits once, so that the data is sent before the connection closes.
     Flush,
     Broken,
     Done,
 }
 
-/// The body of an answer. A half one says how long it would be, and ends before that.
+/// The body of an answer. A half body announces its full length and ends early.
 pub(crate) struct Body {
-    stage: Stage,
+    state: BodyState,
     promised: u64,
     half: bool,
 }
@@ -45,7 +42,7 @@ impl Body {
     pub(crate) fn whole(bytes: Vec<u8>) -> Self {
         Self {
             promised: bytes.len() as u64,
-            stage: Stage::Data(bytes.into()),
+            state: BodyState::Data(bytes.into()),
             half: false,
         }
     }
@@ -56,7 +53,7 @@ impl Body {
         bytes.truncate(bytes.len() / 2);
         Self {
             promised,
-            stage: Stage::Data(bytes.into()),
+            state: BodyState::Data(bytes.into()),
             half: true,
         }
     }
@@ -64,62 +61,62 @@ impl Body {
 
 impl hyper::body::Body for Body {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = Disconnect;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Data(bytes) => {
+    ) -> Poll<Option<Result<Frame<Bytes>, Disconnect>>> {
+        match std::mem::replace(&mut self.state, BodyState::Done) {
+            BodyState::Data(bytes) => {
                 if self.half {
-                    self.stage = Stage::Flush;
+                    self.state = BodyState::Flush;
                 }
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
-            Stage::Flush => {
-                self.stage = Stage::Broken;
+            BodyState::Flush => {
+                self.state = BodyState::Broken;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Stage::Broken => Poll::Ready(Some(Err(Cut::End))),
-            Stage::Done => Poll::Ready(None),
+            BodyState::Broken => Poll::Ready(Some(Err(Disconnect::Close))),
+            BodyState::Done => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.stage {
-            Stage::Data(bytes) => bytes.is_empty() && !self.half,
-            Stage::Flush | Stage::Broken => false,
-            Stage::Done => true,
+        match &self.state {
+            BodyState::Data(bytes) => bytes.is_empty() && !self.half,
+            BodyState::Flush | BodyState::Broken => false,
+            BodyState::Done => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(match &self.stage {
-            Stage::Data(_) => self.promised,
-            Stage::Flush | Stage::Broken => 1,
-            Stage::Done => 0,
+        SizeHint::with_exact(match &self.state {
+            BodyState::Data(_) => self.promised,
+            BodyState::Flush | BodyState::Broken => 1,
+            BodyState::Done => 0,
         })
     }
 }
 
 /// A connection that can be reset instead of closed.
-pub(crate) struct Breakable {
+pub(crate) struct ResettableStream {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) reset: Arc<AtomicBool>,
 }
 
-impl Drop for Breakable {
+impl Drop for ResettableStream {
     fn drop(&mut self) {
         if self.reset.load(Ordering::Relaxed) {
-            // Without lingering, what closes is a reset.
+            // Closing with a linger time of 0 sends a reset.
             let _ = self.stream.get_ref().0.set_zero_linger();
         }
     }
 }
 
-impl AsyncRead for Breakable {
+impl AsyncRead for ResettableStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -129,7 +126,7 @@ impl AsyncRead for Breakable {
     }
 }
 
-impl AsyncWrite for Breakable {
+impl AsyncWrite for ResettableStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

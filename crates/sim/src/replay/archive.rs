@@ -1,6 +1,5 @@
-//! Backups in recordings: those from before it, and the names of those that are made in it.
-//! In: rows. Out: archives in the World.
-//! Never: what a backup is; that is in `calls`.
+//! Backups in a recording: adds those that are older than the recording, and gives those created
+//! during it their recorded names.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use crate::guest::drive::Drive;
 use crate::world::state::{Backup, BackupDisk, Boots, Volume};
 use crate::world::{Kind, World};
 
-/// Splits the volume of a listed archive, and says what it is an archive of.
+/// Returns storage, volume name and guest kind of a listed archive.
 fn parts(entry: &Value) -> Option<(&str, &str, Kind)> {
     let (storage, name) = entry["volid"].as_str()?.split_once(':')?;
     let kind = match entry["subtype"].as_str()? {
@@ -24,8 +23,8 @@ fn parts(entry: &Value) -> Option<(&str, &str, Kind)> {
     Some((storage, name, kind))
 }
 
-/// Puts an archive in place that is older than the recording and whose content a row shows.
-pub(crate) fn put(rows: &[Row], world: &World, host: &str, entry: &Value) {
+/// Adds an archive that is older than the recording, if a row shows its content.
+pub(crate) fn add_listed(rows: &[Row], world: &World, host: &str, entry: &Value) {
     let Some((storage, name, kind)) = parts(entry) else {
         return;
     };
@@ -52,7 +51,7 @@ pub(crate) fn put(rows: &[Row], world: &World, host: &str, entry: &Value) {
     let _ = world.state().add_volume(host, storage, name, volume);
 }
 
-/// Reads the file of a configuration, with the lines that name the disks in the archive.
+/// Parses the configuration in an archive, including the `#qmdump#map:` lines that list its disks.
 fn parse(kind: Kind, text: &str) -> Backup {
     let mut notes = Vec::new();
     let mut values = BTreeMap::new();
@@ -93,8 +92,8 @@ fn parse(kind: Kind, text: &str) -> Backup {
 }
 
 impl Runner {
-    /// When a backup was made is in its name: the list says when.
-    pub(crate) fn name_archive(&self, host: &str, entry: &Value) {
+    /// Renames the archive of a guest to its recorded name, which contains the time of the backup.
+    pub(crate) fn rename_archive(&self, host: &str, entry: &Value) {
         let Some((storage, name, kind)) = parts(entry) else {
             return;
         };
@@ -102,17 +101,17 @@ impl Runner {
         let Ok(known) = state.storage_mut(storage) else {
             return;
         };
-        let place = known.place(host);
+        let host = known.volume_host(host);
         let made = known.volumes.iter().find(|((at, _), volume)| {
             let backup = volume.backup.as_ref();
-            *at == place
+            *at == host
                 && volume.vmid.map(u64::from) == entry["vmid"].as_u64()
                 && backup.is_some_and(|backup| backup.kind == kind)
         });
         if let Some(old) = made.map(|(key, _)| key.clone())
             && let Some(volume) = known.volumes.remove(&old)
         {
-            known.volumes.insert((place, name.to_owned()), volume);
+            known.volumes.insert((host, name.to_owned()), volume);
         }
     }
 }

@@ -1,17 +1,16 @@
-//! Commands that a recording shows being run on the host as root, and their effect on the World.
-//!
-//! A command that only reads has no effect. One whose effect the World does not have is listed.
+//! Applies the effects of commands that were run as root on the recorded host. Commands whose
+//! effect is not simulated are reported.
 
 use std::time::Duration;
 
-use super::follow::pid_of;
+use super::align::pid_of;
 use super::report::Command;
 use super::runner::Runner;
 use super::transcript::Row;
 use crate::world::lock::Mode;
 
-/// Programs that only read.
-const READERS: [&str; 8] = [
+/// Programs that change nothing.
+const READ_ONLY_PROGRAMS: [&str; 8] = [
     "df",
     "ls",
     "ps",
@@ -23,9 +22,9 @@ const READERS: [&str; 8] = [
 ];
 
 impl Runner {
-    /// Carries out what a command did, and notes when that is not possible.
+    /// Applies the effect of a command and records whether that was possible.
     pub(crate) async fn command(&mut self, row: &Row) {
-        let missing = self.carry_out(row).await.err();
+        let missing = self.apply_command(row).await.err();
         self.commands.push(Command {
             line: row.line,
             flow: row.flow().to_owned(),
@@ -34,19 +33,19 @@ impl Runner {
         });
     }
 
-    async fn carry_out(&mut self, row: &Row) -> Result<(), String> {
+    async fn apply_command(&mut self, row: &Row) -> Result<(), String> {
         let words: Vec<&str> = row.path.split_whitespace().collect();
         let id = |text: &str| text.trim_end_matches(';').parse::<u32>().unwrap_or(0);
         match words[..] {
             ["kill", signal, pid] => {
                 let upid = self
                     .task_of(pid)
-                    .ok_or("no recorded task has this process")?;
+                    .ok_or("no recorded task has this process id")?;
                 self.resolve_task(&upid).await;
                 let here = self
                     .tasks
                     .get(&upid)
-                    .ok_or("the task was not started here")?;
+                    .ok_or("the task was not started in the replay")?;
                 let here = here.clone();
                 if signal == "-KILL" {
                     if self.is_complete_after(row, &upid) {
@@ -67,7 +66,7 @@ impl Runner {
             }
             ["flock", file, "sleep", _] => {
                 let hold = self.world.locks().try_take(file, Mode::Exclusive);
-                let hold = hold.ok_or("something else holds the lock here")?;
+                let hold = hold.ok_or("the file is already locked")?;
                 let (world, held) = (self.world.clone(), Duration::from_secs_f64(row.seconds));
                 // Cancel safety: dropped only when the replay ends.
                 self.spawner.spawn("held lock", async move {
@@ -76,18 +75,18 @@ impl Runner {
                 });
             }
             ["qm" | "pct", "config", ..] => {}
-            // What was refused there has no effect.
+            // The command failed.
             ["qm" | "pct", "destroy", _] if row.status != 0 => {}
             ["pct", "mount", ..] => {
-                return Err("containers here have no files to compare".to_owned());
+                return Err("simulated containers have no files".to_owned());
             }
-            [program, ..] if READERS.contains(&program) => {}
-            _ => return Err("the World has no such effect".to_owned()),
+            [program, ..] if READ_ONLY_PROGRAMS.contains(&program) => {}
+            _ => return Err("not simulated".to_owned()),
         }
         Ok(())
     }
 
-    /// Returns the recorded task that a process worked on.
+    /// Returns the recorded task of a process.
     fn task_of(&self, pid: &str) -> Option<String> {
         let mut started = self.rows.iter().filter_map(Row::started);
         started
@@ -95,8 +94,8 @@ impl Runner {
             .map(ToOwned::to_owned)
     }
 
-    /// Whether a guest is complete when a row shows it after a command, as when a process is killed
-    /// that had done its work.
+    /// Whether a guest is complete in the first row after a command that shows it: the process had
+    /// finished its work before it was killed.
     fn is_complete_after(&self, row: &Row, upid: &str) -> bool {
         let id = upid.split(':').nth(6).unwrap_or("");
         let config = format!("/{id}/config");

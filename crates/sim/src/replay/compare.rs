@@ -1,7 +1,6 @@
-//! Compares answers: status, reason phrase, error body, field names and types.
-//!
-//! In: what was recorded and what the World answered. Out: the differences, in words.
-//! Never: values that differ from run to run: UPIDs, digests, process ids, times, counters.
+//! Compares recorded and simulated answers: status, reason phrase, error body, field names and
+//! types. Values are not compared, because UPIDs, digests, process ids, times and counters differ
+//! from run to run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +9,13 @@ use serde_json::Value;
 use super::transcript::Row;
 use crate::calls::Answer;
 
-/// Names that tell elements of a list apart, the best first.
+/// Fields that identify the elements of a list, in order of preference.
 const IDENTITIES: [&str; 13] = [
     "volid", "upid", "id", "key", "vmid", "roleid", "userid", "tokenid", "iface", "service",
     "storage", "name", "node",
 ];
 
-/// Returns what differs; nothing when the answers agree.
+/// Returns the differences; empty if the answers agree.
 pub(crate) fn differences(row: &Row, answer: &Answer) -> Vec<String> {
     let mut found = Vec::new();
     if row.status != answer.status {
@@ -25,7 +24,7 @@ pub(crate) fn differences(row: &Row, answer: &Answer) -> Vec<String> {
             answer.status, row.status
         ));
     }
-    if normal(&row.reason) != normal(&answer.reason) {
+    if normalize(&row.reason) != normalize(&answer.reason) {
         found.push(format!(
             "reason `{}` instead of `{}`",
             answer.reason, row.reason
@@ -40,19 +39,19 @@ pub(crate) fn differences(row: &Row, answer: &Answer) -> Vec<String> {
         (None, true) => {}
         (None, false) => found.push("no body".to_owned()),
         (Some(_), true) => found.push("a body where there was none".to_owned()),
-        (Some(body), false) if row.status == 200 => shapes(recorded, body, "", &mut found),
-        (Some(body), false) => errors(recorded, body, &mut found),
+        (Some(body), false) if row.status == 200 => compare_shape(recorded, body, "", &mut found),
+        (Some(body), false) => compare_errors(recorded, body, &mut found),
     }
     found
 }
 
-/// An error body must be the same word for word.
-fn errors(recorded: &Value, body: &Value, found: &mut Vec<String>) {
+/// Compares error bodies, which must be identical.
+fn compare_errors(recorded: &Value, body: &Value, found: &mut Vec<String>) {
     for key in ["message", "errors", "data"] {
         let (old, new) = (recorded.get(key), body.get(key));
         let same = match (old, new) {
             (Some(old), Some(new)) => {
-                normal(&old.to_string()) == normal(&new.to_string()) || old == new
+                normalize(&old.to_string()) == normalize(&new.to_string()) || old == new
             }
             (None, None) => true,
             _ => false,
@@ -63,8 +62,8 @@ fn errors(recorded: &Value, body: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Takes out what differs from run to run.
-pub(crate) fn normal(text: &str) -> String {
+/// Replaces words that differ from run to run.
+pub(crate) fn normalize(text: &str) -> String {
     let mut words = Vec::new();
     for word in text.split(' ') {
         if word.contains("UPID:") || word.contains("pveupload-") {
@@ -76,7 +75,7 @@ pub(crate) fn normal(text: &str) -> String {
     words.join(" ")
 }
 
-fn shapes(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
+fn compare_shape(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
             let names = |object: &serde_json::Map<String, Value>| -> BTreeSet<String> {
@@ -90,35 +89,35 @@ fn shapes(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
             }
             for (key, old) in old {
                 if let Some(new) = new.get(key) {
-                    shapes(old, new, &format!("{path}.{key}"), found);
+                    compare_shape(old, new, &format!("{path}.{key}"), found);
                 }
             }
         }
-        (Value::Array(old), Value::Array(new)) => lists(old, new, path, found),
+        (Value::Array(old), Value::Array(new)) => compare_lists(old, new, path, found),
         (old, new) => {
-            if class(old) != class(new) {
+            if type_name(old) != type_name(new) {
                 found.push(format!(
                     "`{path}` is {} instead of {}",
-                    class(new),
-                    class(old)
+                    type_name(new),
+                    type_name(old)
                 ));
             }
         }
     }
 }
 
-fn class(value: &Value) -> &'static str {
+fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }
 }
 
-fn lists(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) {
+fn compare_lists(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) {
     if old.is_empty() != new.is_empty() {
         found.push(format!(
             "`{path}` has {} elements instead of {}",
@@ -131,7 +130,7 @@ fn lists(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) {
         .iter()
         .find(|name| !old.is_empty() && old.iter().all(|element| element.get(**name).is_some()));
     let Some(identity) = identity.filter(|name| **name != "upid") else {
-        return any_shape(old, new, path, found);
+        return compare_any(old, new, path, found);
     };
     let index = |list: &[Value]| -> BTreeMap<String, Value> {
         list.iter()
@@ -139,35 +138,35 @@ fn lists(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) {
             .collect()
     };
     let (old, new) = (index(old), index(new));
-    // Keys of a configuration and volumes are the state itself; in other lists, what was there
-    // besides what the recording is about is not known.
-    let whole = matches!(*identity, "key" | "volid");
+    // Lists of configuration keys and volumes must be complete. Other lists may contain objects that
+    // the recording does not otherwise show.
+    let complete = matches!(*identity, "key" | "volid");
     let mut common = 0;
     for (id, element) in &old {
         match new.get(id) {
             Some(other) => {
                 common += 1;
-                shapes(element, other, &format!("{path}[{id}]"), found);
+                compare_shape(element, other, &format!("{path}[{id}]"), found);
             }
-            None if whole => found.push(format!("no {id} in `{path}`")),
+            None if complete => found.push(format!("no {id} in `{path}`")),
             None => {}
         }
     }
-    if whole {
+    if complete {
         for id in new.keys().filter(|id| !old.contains_key(*id)) {
             found.push(format!("extra {id} in `{path}`"));
         }
     }
     if common == 0 && !old.is_empty() {
-        // Nothing in common by name: then the elements must at least look alike.
+        // No common names: at least the shapes must match.
         let (old, new): (Vec<Value>, Vec<Value>) =
             (old.into_values().collect(), new.into_values().collect());
-        any_shape(&old, &new, path, found);
+        compare_any(&old, &new, path, found);
     }
 }
 
-/// Lists whose elements have no names: some element must look like a recorded one.
-fn any_shape(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) {
+/// Compares lists whose elements have no names: one element must have the shape of a recorded one.
+fn compare_any(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) {
     if old.is_empty() {
         return;
     }
@@ -175,7 +174,7 @@ fn any_shape(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) 
     for element in old {
         for other in new {
             let mut differences = Vec::new();
-            shapes(element, other, &format!("{path}[]"), &mut differences);
+            compare_shape(element, other, &format!("{path}[]"), &mut differences);
             if differences.is_empty() {
                 return;
             }
@@ -190,13 +189,13 @@ fn any_shape(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) 
     found.extend(best.unwrap_or_default());
 }
 
-/// Returns the outcome of a task in a form that can be compared: success is success, warnings or
-/// not, because a warning of another request in the same worker leaks into it.
+/// Returns the comparable outcome of a task. Warnings count as success, because a task can inherit
+/// the warning of another request in the same worker.
 pub(crate) fn exit_class(exit: &str) -> String {
     if exit == "OK" || exit.starts_with("WARNINGS:") {
         "success".to_owned()
     } else {
-        normal(exit)
+        normalize(exit)
     }
 }
 
@@ -207,26 +206,26 @@ mod tests {
 
     fn compare(old: &Value, new: &Value) -> Vec<String> {
         let mut found = Vec::new();
-        shapes(old, new, "", &mut found);
+        compare_shape(old, new, "", &mut found);
         found
     }
 
     #[test]
-    fn fields_and_types_count_and_values_do_not() {
+    fn fields_and_types_are_compared_and_values_are_not() {
         assert!(compare(&json!({"a": 1, "b": "x"}), &json!({"a": 2, "b": "y"})).is_empty());
         assert_eq!(compare(&json!({"a": 1}), &json!({"a": "1"})).len(), 1);
         assert_eq!(compare(&json!({"a": 1}), &json!({"b": 1})).len(), 2);
     }
 
     #[test]
-    fn elements_are_compared_by_their_names() {
+    fn list_elements_are_matched_by_name() {
         let old = json!([{"vmid": 1, "tags": "a"}, {"vmid": 2}]);
         assert!(compare(&old, &json!([{"vmid": 2}, {"vmid": 1, "tags": "b"}])).is_empty());
         assert_eq!(compare(&old, &json!([{"vmid": 2, "tags": "b"}])).len(), 1);
     }
 
     #[test]
-    fn a_warning_is_a_success() {
+    fn a_task_with_warnings_is_a_success() {
         assert_eq!(exit_class("WARNINGS: 1"), exit_class("OK"));
         assert_ne!(exit_class("got timeout"), exit_class("OK"));
     }

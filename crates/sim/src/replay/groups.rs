@@ -1,13 +1,11 @@
-//! Calls of one kind that were on their way at the same time.
-//!
-//! In: rows. Out: groups, whose outcomes are compared as sets: who wins a race is not told.
-//! Never: calls of different kinds in one group.
+//! Groups concurrent calls of the same kind. Their outcomes are compared as sets, because a
+//! recording does not determine who wins a race.
 
 use std::collections::BTreeMap;
 
 use super::transcript::Row;
 
-/// Rows that belong together, by index.
+/// Returns the indices of the rows in each group.
 pub(crate) fn find(rows: &[Row]) -> Vec<Vec<usize>> {
     let mut kinds: BTreeMap<(String, String, String, String), Vec<usize>> = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
@@ -41,13 +39,13 @@ pub(crate) fn find(rows: &[Row]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Returns the note without the number at its end.
+/// Returns the note without its trailing number.
 fn stem(note: &str) -> String {
     note.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ')
         .to_owned()
 }
 
-/// Returns the path with numbers taken out.
+/// Returns the path with numbers replaced by `*`.
 fn template(path: &str) -> String {
     path.split('/')
         .map(|part| {
@@ -66,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_that_overlap_are_one_group_and_later_ones_are_not() {
+    fn only_overlapping_calls_are_grouped() {
         let row = |t0: f64, note: &str| -> Row {
             serde_json::from_value(serde_json::json!({
                 "method": "POST", "path": "/api2/json/nodes/a/qemu", "status": 200,

@@ -1,27 +1,26 @@
-//! Replays recorded exchanges against a World and says where it answers differently.
+//! Replays recordings of a real Proxmox VE against a World and reports the differences.
 //!
-//! In: files with recordings of a real Proxmox VE. Out: a [`Report`].
-//! Never: special treatment of one recording; the state before it is what its rows show.
+//! The state before a recording is derived from its rows, so every recording is treated alike.
 
+mod align;
 mod archive;
-mod ask;
-mod before;
 mod command;
 mod compare;
-mod follow;
 mod groups;
-mod hidden;
-mod judge;
+mod initial_state;
 mod report;
+mod request;
 mod runner;
-mod shown;
+mod settings;
 mod transcript;
+mod unrecorded;
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 
-pub use report::{Report, Tally, Verdict};
+pub use report::{FlowCounts, Report, Verdict};
 
-/// Replays each file in a World of its own; of each file the flows that are named, or all.
+/// Replays each file against a new World. Without flows, all of them are replayed.
 pub fn run(files: &[PathBuf], flows: &[String]) -> std::io::Result<Report> {
     let mut report = Report::default();
     for file in files {
@@ -35,15 +34,15 @@ fn replay_file(file: &Path, flows: &[String], report: &mut Report) -> std::io::R
     let name = file
         .file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    give_times(&mut rows);
+    assign_times(&mut rows);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(runner::replay(&name, rows, report));
     Ok(())
 }
 
-/// Rows without a time were sent one after the other; they get times that say so.
-fn give_times(rows: &mut [transcript::Row]) {
-    /// Between an answer and the next call.
+/// Assigns times to rows that have none; these were sent one after the other.
+fn assign_times(rows: &mut [transcript::Row]) {
+    /// Seconds between an answer and the next call.
     const PAUSE: f64 = 0.02;
     let first_task = rows
         .iter()

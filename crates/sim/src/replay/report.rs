@@ -1,7 +1,4 @@
-//! What a replay found.
-//!
-//! In: verdicts on rows. Out: numbers per flow and the differences, printed.
-//! Never: deciding what counts as a difference.
+//! The report of a replay: counts per flow, and the differences.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,37 +8,37 @@ use std::fmt;
 pub struct Verdict {
     /// The file.
     pub file: String,
-    /// The line in the file, from one.
+    /// The line in the file, from 1.
     pub line: usize,
     /// The flow it belongs to.
     pub flow: String,
     /// Method, path and note.
     pub what: String,
-    /// What differs; nothing when it agrees.
+    /// The differences; empty if it agrees.
     pub differences: Vec<String>,
 }
 
 /// A command that was run on the recorded host as root.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The line in the file, from one.
+    /// The line in the file, from 1.
     pub line: usize,
     /// The flow it belongs to.
     pub flow: String,
     /// The command.
     pub what: String,
-    /// Why its effect could not be carried out; nothing when it was, or when it only reads.
+    /// Why its effect could not be applied; `None` if it was, or if it has none.
     pub missing: Option<String>,
 }
 
-/// The numbers of one flow.
+/// The counts of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct FlowCounts {
     /// Exchanges that were compared.
     pub compared: usize,
     /// Exchanges that agree.
     pub agreed: usize,
-    /// Groups of calls that ran at the same time.
+    /// Groups of concurrent calls.
     pub groups: usize,
     /// Groups with the same set of outcomes.
     pub same_outcomes: usize,
@@ -52,32 +49,32 @@ pub struct Tally {
 pub struct Report {
     /// One verdict per compared exchange, in the order of the files.
     pub verdicts: Vec<Verdict>,
-    /// Groups of calls at the same time: flow, what, whether the outcomes are the same, details.
+    /// Groups of concurrent calls: flow, description, whether the outcomes agree, details.
     pub groups: Vec<(String, String, bool, String)>,
-    /// Exchanges that were not compared, because the recording says they show the test set-up.
+    /// Exchanges that were not compared, because they are marked as artifacts of the test setup.
     pub artifacts: usize,
-    /// Commands on the host.
+    /// Commands run on the recorded host.
     pub commands: Vec<Command>,
 }
 
 impl Report {
-    /// Returns the numbers per flow.
-    pub fn tallies(&self) -> BTreeMap<String, Tally> {
-        let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    /// Returns the counts per flow.
+    pub fn counts(&self) -> BTreeMap<String, FlowCounts> {
+        let mut counts: BTreeMap<String, FlowCounts> = BTreeMap::new();
         for verdict in &self.verdicts {
-            let tally = tallies.entry(verdict.flow.clone()).or_default();
-            tally.compared += 1;
-            tally.agreed += usize::from(verdict.differences.is_empty());
+            let count = counts.entry(verdict.flow.clone()).or_default();
+            count.compared += 1;
+            count.agreed += usize::from(verdict.differences.is_empty());
         }
         for (flow, _, same, _) in &self.groups {
-            let tally = tallies.entry(flow.clone()).or_default();
-            tally.groups += 1;
-            tally.same_outcomes += usize::from(*same);
+            let count = counts.entry(flow.clone()).or_default();
+            count.groups += 1;
+            count.same_outcomes += usize::from(*same);
         }
-        tallies
+        counts
     }
 
-    /// Returns how many exchanges agree, and how many were compared.
+    /// Returns the number of exchanges that agree and the number that were compared.
     pub fn agreement(&self) -> (usize, usize) {
         let agreed = self
             .verdicts
@@ -102,7 +99,7 @@ impl fmt::Display for Report {
         }
         for (flow, what, same, details) in &self.groups {
             if !same {
-                writeln!(f, "[{flow}] at the same time: {what}\n    {details}")?;
+                writeln!(f, "[{flow}] concurrent: {what}\n    {details}")?;
             }
         }
         writeln!(
@@ -110,13 +107,13 @@ impl fmt::Display for Report {
             "{:<14} {:>8} {:>8} {:>8} {:>14}",
             "flow", "compared", "agree", "percent", "same outcomes"
         )?;
-        for (flow, tally) in self.tallies() {
-            let percent = tally.agreed as f64 * 100.0 / tally.compared.max(1) as f64;
-            let outcomes = format!("{}/{}", tally.same_outcomes, tally.groups);
+        for (flow, count) in self.counts() {
+            let percent = count.agreed as f64 * 100.0 / count.compared.max(1) as f64;
+            let outcomes = format!("{}/{}", count.same_outcomes, count.groups);
             writeln!(
                 f,
                 "{flow:<14} {:>8} {:>8} {percent:>7.1}% {outcomes:>14}",
-                tally.compared, tally.agreed
+                count.compared, count.agreed
             )?;
         }
         let (agreed, compared) = self.agreement();
@@ -126,18 +123,18 @@ impl fmt::Display for Report {
         for command in self.commands.iter().filter(missing) {
             let why = command.missing.as_deref().unwrap_or("");
             let (flow, line, what) = (&command.flow, command.line, &command.what);
-            writeln!(f, "line {line} [{flow}] `{what}` not carried out: {why}")?;
+            writeln!(f, "line {line} [{flow}] `{what}` not applied: {why}")?;
         }
-        let left = self.commands.iter().filter(missing).count();
+        let failed = self.commands.iter().filter(missing).count();
         writeln!(
             f,
-            "{} of {} commands on the host carried out",
-            self.commands.len() - left,
+            "{} of {} commands on the host applied",
+            self.commands.len() - failed,
             self.commands.len()
         )?;
         writeln!(
             f,
-            "{} more show the test set-up they were recorded on and were not compared",
+            "{} exchanges not compared: artifacts of the recorded test setup",
             self.artifacts
         )
     }

@@ -1,7 +1,5 @@
-//! Sends recorded calls to a World at their times, and judges the answers.
-//!
-//! In: rows with times. Out: verdicts and outcomes of groups.
-//! Never: waiting on the wall clock; time is stepped.
+//! Sends recorded calls to a World at their recorded times. Time is stepped, so a replay does not
+//! depend on the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,47 +7,50 @@ use std::sync::{Arc, Mutex, PoisonError};
 use homestak_api::runtime::Spawner;
 use jiff::Timestamp;
 
-use super::before::{self, Sighting};
 use super::compare::exit_class;
 use super::groups;
-use super::hidden::{self, Hidden};
+use super::initial_state::{self, ObservedGuest};
 use super::report::{Command, Report};
 use super::transcript::{Row, upid_parts};
+use super::unrecorded::{self, UnrecordedCall};
 use crate::calls::{Answer, Credentials, Request};
 use crate::world::{SteppedClock, World};
 
-/// How long a task may take longer than it did, in seconds of the World.
-const PATIENCE: f64 = 900.0;
+/// How much longer than recorded a task or an answer may take, in simulated seconds.
+const MAX_DELAY: f64 = 900.0;
 
-/// How exact recorded times are, in seconds.
-const CLOCK: f64 = 0.005;
+/// Precision of recorded times, in seconds.
+const CLOCK_PRECISION: f64 = 0.005;
 
 type Answers = Arc<Mutex<BTreeMap<usize, Answer>>>;
 
-/// A replay on its way.
+/// A replay in progress.
 pub(crate) struct Runner {
     pub(crate) world: World,
     pub(crate) clock: SteppedClock,
     pub(crate) rows: Vec<Row>,
-    pub(crate) hidden: Vec<Hidden>,
+    pub(crate) unrecorded: Vec<UnrecordedCall>,
     pub(crate) answers: Answers,
     pub(crate) spawner: Spawner,
-    /// How much later things happen here than they did.
-    pub(crate) drift: f64,
+    /// How far the replay is behind the recording, in seconds.
+    pub(crate) delay: f64,
+    /// UPIDs of the replay by recorded UPID.
     pub(crate) tasks: HashMap<String, String>,
-    pub(crate) taken: BTreeSet<String>,
-    pub(crate) learned: BTreeSet<usize>,
+    /// UPIDs of the replay that stand for a recorded one of a group.
+    pub(crate) assigned: BTreeSet<String>,
+    /// Rows whose answers were processed.
+    pub(crate) processed: BTreeSet<usize>,
     pub(crate) digests: HashMap<String, String>,
     pub(crate) exits: BTreeMap<String, String>,
     pub(crate) group_of: HashMap<usize, usize>,
     pub(crate) groups: Vec<Vec<usize>>,
-    pub(crate) made: Vec<(u32, f64)>,
+    pub(crate) created: Vec<(u32, f64)>,
     pub(crate) ticket: Option<(String, String)>,
     pub(crate) tokens: HashMap<String, String>,
     pub(crate) commands: Vec<Command>,
 }
 
-/// Replays rows and adds what was found.
+/// Replays rows and adds the results to the report.
 pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
     let start = rows
         .iter()
@@ -59,16 +60,16 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
     if rows.is_empty() {
         return;
     }
-    let world = before::build(&rows, start);
+    let world = initial_state::build(&rows, start);
     let Some(clock) = world.stepped().cloned() else {
         return;
     };
-    let hidden = hidden::find(&rows);
-    let mut made = hidden::made(&rows);
-    made.extend(
-        hidden
+    let unrecorded = unrecorded::find(&rows);
+    let mut created = unrecorded::created_by_recorded_calls(&rows);
+    created.extend(
+        unrecorded
             .iter()
-            .filter_map(|call| Some((call.makes?, call.at))),
+            .filter_map(|call| Some((call.creates?, call.at))),
     );
     let groups = groups::find(&rows);
     let group_of = groups
@@ -79,59 +80,59 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
     let mut runner = Runner {
         world,
         clock,
-        exits: before::exits(&rows),
-        hidden,
+        exits: initial_state::exits(&rows),
+        unrecorded,
         answers: Answers::default(),
         spawner: Spawner::default(),
-        drift: 0.0,
+        delay: 0.0,
         tasks: HashMap::new(),
-        taken: BTreeSet::new(),
-        learned: BTreeSet::new(),
+        assigned: BTreeSet::new(),
+        processed: BTreeSet::new(),
         digests: HashMap::new(),
         group_of,
         groups,
-        made,
+        created,
         ticket: None,
         tokens: HashMap::new(),
         commands: Vec::new(),
         rows,
     };
-    runner.play().await;
-    runner.judge(file, report);
+    runner.run().await;
+    runner.compare_all(file, report);
     report.commands.append(&mut runner.commands);
 }
 
-/// What happens next.
+/// A call to send.
 #[derive(Clone, Copy)]
 enum Event {
     Row(usize),
-    Hidden(usize),
+    Unrecorded(usize),
 }
 
-/// Hidden calls are numbered behind the rows.
-const HIDDEN: usize = 1_000_000;
+/// Index of the first unrecorded call; lower ones are rows.
+const UNRECORDED: usize = 1_000_000;
 
 impl Runner {
-    async fn play(&mut self) {
+    async fn run(&mut self) {
         let mut events: Vec<(f64, Event)> = self
             .rows
             .iter()
             .enumerate()
             .map(|(at, row)| (row.t0.unwrap_or(0.0), Event::Row(at)))
             .chain(
-                self.hidden
+                self.unrecorded
                     .iter()
                     .enumerate()
-                    .map(|(at, call)| (call.at, Event::Hidden(at))),
+                    .map(|(at, call)| (call.at, Event::Unrecorded(at))),
             )
             .collect();
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
         self.order_by_tasks(&mut events);
         for (at, event) in events {
-            self.go_to(at + self.drift).await;
+            self.advance_to(at + self.delay).await;
             match event {
                 Event::Row(index) => self.row(index, at).await,
-                Event::Hidden(index) => self.hidden_call(index).await,
+                Event::Unrecorded(index) => self.unrecorded_call(index).await,
             }
         }
         self.clock
@@ -139,13 +140,13 @@ impl Runner {
             .await;
     }
 
-    /// Of two calls sent at nearly the same time, the one whose task began first was served first.
+    /// Reorders calls that were sent nearly simultaneously by the start times of their tasks.
     fn order_by_tasks(&self, events: &mut [(f64, Event)]) {
-        /// Closer than this, times of sending say little.
+        /// Below this many seconds, the order of sending is unreliable.
         const CLOSE: f64 = 0.02;
         let ticks = |event: &Event| match event {
             Event::Row(at) => upid_parts(self.rows[*at].started()?).map(|parts| parts.ticks),
-            Event::Hidden(_) => None,
+            Event::Unrecorded(_) => None,
         };
         let starters: Vec<(usize, f64)> = events
             .iter()
@@ -171,7 +172,7 @@ impl Runner {
         self.world.now()
     }
 
-    async fn go_to(&self, at: f64) {
+    async fn advance_to(&self, at: f64) {
         if let Ok(at) = Timestamp::from_microsecond((at * 1e6) as i64) {
             self.clock.advance_to(at).await;
         }
@@ -185,10 +186,10 @@ impl Runner {
             .cloned()
     }
 
-    /// Steps until a call is answered.
+    /// Advances time until a call is answered.
     async fn wait_for(&mut self, index: usize) {
-        let limit = self.now() + PATIENCE;
-        // A call that was only just sent has set no timer yet.
+        let limit = self.now() + MAX_DELAY;
+        // A call that was just sent has not set its timer yet.
         crate::world::clock::settle().await;
         while self.answer(index).is_none() && self.now() < limit {
             let Some(due) = self.clock.next_due() else {
@@ -198,13 +199,13 @@ impl Runner {
         }
     }
 
-    /// Sends a call. A task that must have no effect is stopped before it begins.
-    fn send(&self, index: usize, request: Request, broken: bool) {
+    /// Sends a call. With `cancel`, its task is cancelled before it begins.
+    fn send(&self, index: usize, request: Request, cancel: bool) {
         let (world, answers) = (self.world.clone(), self.answers.clone());
         // Cancel safety: dropped only when the replay ends.
         self.spawner.spawn("replayed call", async move {
             let answer = world.call(request).await;
-            if broken && let Some(upid) = answer.data().as_str() {
+            if cancel && let Some(upid) = answer.data().as_str() {
                 let state = world.state();
                 if let Some(task) = state.tasks.by_upid.get(upid) {
                     task.cancel.cancel();
@@ -217,24 +218,28 @@ impl Runner {
         });
     }
 
-    async fn hidden_call(&mut self, index: usize) {
-        let call = self.hidden[index].clone();
+    async fn unrecorded_call(&mut self, index: usize) {
+        let call = self.unrecorded[index].clone();
         let mut request = call.request.clone();
         request.credentials = Credentials::Token(self.secret(&call.identity));
-        // What the test set-up broke had no effect there, so it must have none here.
-        let broken = self.is_broken(&call.upid);
-        self.stop_first(&call);
-        if call.makes.is_some() {
-            before::put_sources(&self.world, &host_of(&request.path), &request.parameters);
+        // A task that failed because of the test setup had no effect.
+        let cancel = self.failed_in_test_setup(&call.upid);
+        self.stop_before_delete(&call);
+        if call.creates.is_some() {
+            initial_state::add_source_files(
+                &self.world,
+                &host_of(&request.path),
+                &request.parameters,
+            );
         } else {
-            self.put_target(&request, call.at);
+            self.add_target(&request, call.at);
         }
-        self.send(HIDDEN + index, request, broken);
+        self.send(UNRECORDED + index, request, cancel);
         crate::world::clock::settle().await;
     }
 
-    /// Whether the recording says that the end of a task shows the test set-up, and it failed.
-    fn is_broken(&self, upid: &str) -> bool {
+    /// Whether a task failed and the recording marks this as an artifact of the test setup.
+    fn failed_in_test_setup(&self, upid: &str) -> bool {
         self.rows.iter().any(|row| {
             row.upid() == Some(upid)
                 && row.is_artifact()
@@ -244,8 +249,8 @@ impl Runner {
         })
     }
 
-    /// A guest whose destruction worked was off, even if no row shows who stopped it.
-    fn stop_first(&self, call: &Hidden) {
+    /// Stops a guest that is about to be destroyed successfully, even if no row stops it.
+    fn stop_before_delete(&self, call: &UnrecordedCall) {
         let worked = self
             .exits
             .get(&call.upid)
@@ -264,12 +269,12 @@ impl Runner {
     pub(crate) fn secret(&self, token: &str) -> String {
         match self.tokens.get(token) {
             Some(secret) => format!("{token}={secret}"),
-            None => before::secret_of(token),
+            None => initial_state::secret_of(token),
         }
     }
 
-    /// Puts the guest in place that a hidden call is for, when nothing made it.
-    fn put_target(&self, request: &Request, at: f64) {
+    /// Adds the guest of an unrecorded call, if nothing created it.
+    fn add_target(&self, request: &Request, at: f64) {
         let parts: Vec<&str> = request.path.split('/').skip(1).collect();
         let (kind, vmid, host) = match parts[..] {
             ["nodes", host, "qemu", vmid, ..] => (crate::world::Kind::Qemu, vmid, host),
@@ -280,57 +285,59 @@ impl Runner {
             return;
         };
         let worked = self
-            .hidden
+            .unrecorded
             .iter()
             .find(|call| call.request.path == request.path && (call.at - at).abs() < 1e-6)
             .and_then(|call| self.exits.get(&call.upid))
             .is_some_and(|exit| exit_class(exit) == "success");
-        if worked && !self.is_made_before(vmid, at) {
-            let seen = Sighting {
+        if worked && !self.is_created_before(vmid, at) {
+            let seen = ObservedGuest {
                 vmid,
                 kind,
                 host: host.to_owned(),
                 entry: serde_json::Value::Null,
             };
-            before::put_seen(&self.world, &seen);
+            initial_state::add_guest(&self.world, &seen);
         }
     }
 
-    pub(crate) fn is_made_before(&self, vmid: u32, at: f64) -> bool {
-        self.made
+    pub(crate) fn is_created_before(&self, vmid: u32, at: f64) -> bool {
+        self.created
             .iter()
-            .any(|(made, when)| *made == vmid && *when < at)
+            .any(|(created, when)| *created == vmid && *when < at)
     }
 
     async fn row(&mut self, index: usize, at: f64) {
-        self.keep_order(index, at).await;
+        self.wait_for_earlier_calls(index, at).await;
         let row = self.rows[index].clone();
         if row.is_command() {
             self.command(&row).await;
         }
-        if row.is_left_out() {
+        if row.is_skipped() {
             return;
         }
-        self.make_room(&row, at);
-        self.put_what_it_shows(&row, at);
+        self.remove_stale_guest(&row, at);
+        self.add_shown_objects(&row, at);
         if let Some(upid) = row.upid() {
             let upid = upid.to_owned();
             self.resolve_task(&upid).await;
         }
         let request = self.request(&row);
         self.set_agent(&row);
-        self.set_pace(&row);
+        self.set_task_duration(&row);
         self.set_key_order(&row);
-        self.set_sweep(&row);
+        self.set_status_update(&row);
         let polls = row.data().get("exitstatus").is_some() && row.api_path().ends_with("/status");
         if !polls {
-            let broken = row.started().is_some_and(|upid| self.is_broken(upid));
-            self.send(index, request, broken);
+            let cancel = row
+                .started()
+                .is_some_and(|upid| self.failed_in_test_setup(upid));
+            self.send(index, request, cancel);
             crate::world::clock::settle().await;
             return;
         }
-        // Whoever recorded this asked until the task had ended, and kept the last answer.
-        let limit = self.now() + PATIENCE;
+        // The recorder polled until the task ended and recorded only the last answer.
+        let limit = self.now() + MAX_DELAY;
         loop {
             self.send(index, request.clone(), false);
             self.wait_for(index).await;
@@ -349,11 +356,11 @@ impl Runner {
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&index);
         }
-        self.drift = self.drift.max(self.now() - at - row.seconds).max(0.0);
+        self.delay = self.delay.max(self.now() - at - row.seconds).max(0.0);
     }
 
-    /// What was answered before this was sent must be answered here, too.
-    async fn keep_order(&mut self, index: usize, at: f64) {
+    /// Waits for the answers that the client had received before it sent this row.
+    async fn wait_for_earlier_calls(&mut self, index: usize, at: f64) {
         let flow = self.rows[index].flow().to_owned();
         let open: Vec<usize> = self
             .rows
@@ -361,10 +368,10 @@ impl Runner {
             .enumerate()
             .filter(|(other, row)| {
                 *other != index
-                    && !row.is_left_out()
+                    && !row.is_skipped()
                     && row.flow() == flow
                     && row.t0.is_some_and(|t0| {
-                        t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0
+                        t0 < at && t0 + row.seconds <= at + CLOCK_PRECISION && at - t0 < 120.0
                     })
             })
             .map(|(other, _)| other)
@@ -376,23 +383,23 @@ impl Runner {
         for other in open {
             self.wait_for(other).await;
         }
-        self.drift = self.drift.max(self.now() - at).max(0.0);
+        self.delay = self.delay.max(self.now() - at).max(0.0);
         let fresh: Vec<usize> = {
             let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
             answers
                 .keys()
                 .copied()
-                .filter(|at| *at < HIDDEN && !self.learned.contains(at))
+                .filter(|at| *at < UNRECORDED && !self.processed.contains(at))
                 .collect()
         };
         for index in fresh {
-            self.learned.insert(index);
-            self.learn(index);
+            self.processed.insert(index);
+            self.process_answer(index);
         }
     }
 
-    /// Remembers what an answer tells: tasks, digests, tickets, secrets.
-    fn learn(&mut self, index: usize) {
+    /// Stores the task, digest, ticket and token secret of an answer.
+    fn process_answer(&mut self, index: usize) {
         let Some(answer) = self.answer(index) else {
             return;
         };
@@ -425,10 +432,10 @@ impl Runner {
         }
     }
 
-    fn put_what_it_shows(&self, row: &Row, at: f64) {
-        for seen in before::sightings(row) {
-            if !self.is_made_before(seen.vmid, at + row.seconds) {
-                before::put_seen(&self.world, &seen);
+    fn add_shown_objects(&self, row: &Row, at: f64) {
+        for seen in initial_state::observed_guests(row) {
+            if !self.is_created_before(seen.vmid, at + row.seconds) {
+                initial_state::add_guest(&self.world, &seen);
             }
         }
         let succeeded = row
@@ -436,10 +443,14 @@ impl Runner {
             .and_then(|upid| self.exits.get(upid))
             .is_some_and(|exit| exit_class(exit) == "success");
         if succeeded && row.method == "POST" {
-            before::put_sources(&self.world, &host_of(row.api_path()), &row.parameters());
+            initial_state::add_source_files(
+                &self.world,
+                &host_of(row.api_path()),
+                &row.parameters(),
+            );
         }
         if row.status == 200 {
-            super::shown::put_figures(&self.world, row);
+            super::settings::set_usage(&self.world, row);
         }
         if row.status == 200 && row.api_path().ends_with("/content") {
             let host = host_of(row.api_path());
@@ -447,28 +458,28 @@ impl Runner {
                 let volid = entry["volid"].as_str().unwrap_or("");
                 let known = self.world.state().volume(&host, volid).is_some();
                 if !known && entry["content"] == "backup" {
-                    self.name_archive(&host, entry);
+                    self.rename_archive(&host, entry);
                 } else if !known && entry.get("vmid").is_none() {
-                    before::put_listed(&self.world, &host, entry);
+                    initial_state::add_file(&self.world, &host, entry);
                 } else if !known && let Some(vmid) = entry["vmid"].as_u64() {
-                    // A disk whose guest nothing made here was left by one before.
+                    // Nothing created its guest, so the disk is a leftover of an earlier one.
                     let vmid = u32::try_from(vmid).unwrap_or(0);
-                    if !self.is_made_before(vmid, at) {
-                        before::put_left(&self.world, &host, vmid, entry);
+                    if !self.is_created_before(vmid, at) {
+                        initial_state::add_orphaned_disk(&self.world, &host, vmid, entry);
                     }
                 }
             }
         }
     }
 
-    /// Finds the task here that stands for a recorded one.
+    /// Finds the task of the replay that corresponds to a recorded one.
     pub(crate) async fn resolve_task(&mut self, upid: &str) {
         if self.tasks.contains_key(upid) {
             return;
         }
-        if let Some(index) = self.hidden.iter().position(|call| call.upid == upid) {
-            self.wait_for(HIDDEN + index).await;
-            let answer = self.answer(HIDDEN + index);
+        if let Some(index) = self.unrecorded.iter().position(|call| call.upid == upid) {
+            self.wait_for(UNRECORDED + index).await;
+            let answer = self.answer(UNRECORDED + index);
             if let Some(new) = answer.as_ref().and_then(|answer| answer.data().as_str()) {
                 self.tasks.insert(upid.to_owned(), new.to_owned());
             }
@@ -479,7 +490,7 @@ impl Runner {
         };
         let Some(group) = self.group_of.get(&index).copied() else {
             self.wait_for(index).await;
-            self.learn(index);
+            self.process_answer(index);
             return;
         };
         let members = self.groups[group].clone();
@@ -494,10 +505,10 @@ impl Runner {
         self.wait_for_tasks(&pool).await;
         let wanted = self.exits.get(upid).map(|exit| exit_class(exit));
         let fits = |new: &&String| {
-            let exit = self.exit_here(new);
+            let exit = self.task_exit(new);
             wanted.is_none() || exit.map(|exit| exit_class(&exit)) == wanted
         };
-        let free = |new: &&String| !self.taken.contains(*new);
+        let free = |new: &&String| !self.assigned.contains(*new);
         let chosen = pool
             .iter()
             .find(|new| fits(new) && free(new))
@@ -506,14 +517,14 @@ impl Runner {
             .or_else(|| pool.first())
             .cloned();
         if let Some(new) = chosen {
-            self.taken.insert(new.clone());
+            self.assigned.insert(new.clone());
             self.tasks.insert(upid.to_owned(), new);
         }
     }
 
     pub(crate) async fn wait_for_tasks(&mut self, pool: &[String]) {
-        let limit = self.now() + PATIENCE;
-        while pool.iter().any(|upid| self.exit_here(upid).is_none()) && self.now() < limit {
+        let limit = self.now() + MAX_DELAY;
+        while pool.iter().any(|upid| self.task_exit(upid).is_none()) && self.now() < limit {
             let Some(due) = self.clock.next_due() else {
                 break;
             };
@@ -521,7 +532,7 @@ impl Runner {
         }
     }
 
-    pub(crate) fn exit_here(&self, upid: &str) -> Option<String> {
+    pub(crate) fn task_exit(&self, upid: &str) -> Option<String> {
         self.world
             .state()
             .tasks

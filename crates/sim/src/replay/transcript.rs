@@ -1,7 +1,4 @@
-//! Reads recorded exchanges.
-//!
-//! In: a file with one JSON object per line. Out: rows, with a time each.
-//! Never: judging them.
+//! Reads recordings: files with one exchange per line, as JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,14 +9,14 @@ use serde_json::Value;
 /// One recorded exchange.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Row {
-    /// The line in its file, from one.
+    /// The line in its file, from 1.
     #[serde(skip)]
     pub(crate) line: usize,
     #[serde(default)]
     pub(crate) flow: Option<String>,
     #[serde(default)]
     pub(crate) note: Option<String>,
-    /// When it was sent. Rows without a time were sent one after the other.
+    /// When it was sent, in seconds since the epoch.
     #[serde(default)]
     pub(crate) t0: Option<f64>,
     #[serde(default)]
@@ -41,7 +38,7 @@ pub(crate) struct Row {
     pub(crate) lab_artifact: Value,
 }
 
-/// What tells whether a row is replayed.
+/// The fields that decide whether a row is replayed.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default)]
@@ -49,13 +46,13 @@ struct Head {
     status: Value,
 }
 
-/// The flow of rows that name none.
+/// The flow of rows without one.
 const BASIC: &str = "basic";
 
-/// The method of rows that are commands run on the host.
+/// The method of rows that are commands on the host.
 const COMMAND: &str = "HOST";
 
-/// A file that comes with a recorded upload.
+/// The file of a recorded upload.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordedFile {
     pub(crate) fields: BTreeMap<String, String>,
@@ -76,13 +73,13 @@ impl Row {
         !matches!(self.lab_artifact, Value::Null | Value::Bool(false))
     }
 
-    /// Whether it is a command that was run on the host as root, and no call.
+    /// Whether it is a command run as root on the host, not a call.
     pub(crate) fn is_command(&self) -> bool {
         self.method == COMMAND
     }
 
-    /// Whether it is not sent: a command, or a change that only the test set-up refused.
-    pub(crate) fn is_left_out(&self) -> bool {
+    /// Whether it is not sent: a command, or a change that failed because of the test setup.
+    pub(crate) fn is_skipped(&self) -> bool {
         let refused = self.is_artifact() && self.method != "GET" && self.status >= 400;
         self.is_command() || refused
     }
@@ -91,31 +88,31 @@ impl Row {
         &self.body["data"]
     }
 
-    /// Returns the path without prefix and query.
+    /// Returns the path without its prefix and query.
     pub(crate) fn api_path(&self) -> &str {
         let path = self.path.split('?').next().unwrap_or("");
         path.strip_prefix("/api2/json").unwrap_or(path)
     }
 
-    /// Returns the task a path names.
+    /// Returns the UPID in the path.
     pub(crate) fn upid(&self) -> Option<&str> {
         self.api_path()
             .split('/')
             .find(|part| part.starts_with("UPID:"))
     }
 
-    /// Returns the task that was started.
+    /// Returns the UPID of the task that the call started.
     pub(crate) fn started(&self) -> Option<&str> {
         let data = self.data().as_str()?;
         (self.status == 200 && data.starts_with("UPID:")).then_some(data)
     }
 
-    /// Returns one parameter as a text.
+    /// Returns one parameter as a string.
     pub(crate) fn parameter(&self, name: &str) -> Option<String> {
         self.parameters().remove(name)
     }
 
-    /// Returns query and body together, as texts.
+    /// Returns the parameters of query and body as strings.
     pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         if let Some((_, query)) = self.path.split_once('?') {
@@ -167,8 +164,8 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-/// Reads the rows of some flows of a file, of all when none is named. A line that is no exchange
-/// is an error with its number. What was done on a connection that stayed open is left out.
+/// Reads the rows of the given flows, or of all flows. Rows without a status, such as websocket
+/// traffic, are skipped.
 pub(crate) fn read(path: &Path, flows: &[String]) -> std::io::Result<Vec<Row>> {
     let text = fs_err::read_to_string(path)?;
     let mut rows = Vec::new();
@@ -176,15 +173,15 @@ pub(crate) fn read(path: &Path, flows: &[String]) -> std::io::Result<Vec<Row>> {
         if line.trim().is_empty() {
             continue;
         }
-        let wrong = |error| {
-            let words = format!("{}:{}: {error}", path.display(), at + 1);
-            std::io::Error::new(std::io::ErrorKind::InvalidData, words)
+        let invalid = |error| {
+            let message = format!("{}:{}: {error}", path.display(), at + 1);
+            std::io::Error::new(std::io::ErrorKind::InvalidData, message)
         };
-        let head: Head = serde_json::from_str(line).map_err(wrong)?;
+        let head: Head = serde_json::from_str(line).map_err(invalid)?;
         let flow = head.flow.as_deref().unwrap_or(BASIC);
         let wanted = flows.is_empty() || flows.iter().any(|name| name == flow);
         if wanted && !head.status.is_null() {
-            let mut row: Row = serde_json::from_str(line).map_err(wrong)?;
+            let mut row: Row = serde_json::from_str(line).map_err(invalid)?;
             row.line = at + 1;
             rows.push(row);
         }
@@ -192,7 +189,7 @@ pub(crate) fn read(path: &Path, flows: &[String]) -> std::io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a UPID says.
+/// The parts of a UPID.
 #[derive(Clone, Debug)]
 pub(crate) struct UpidParts {
     pub(crate) node: String,
@@ -223,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_description_of_an_upload_is_read() {
+    fn parses_the_description_of_an_upload() {
         let row: Row = serde_json::from_value(serde_json::json!({
             "method": "POST", "path": "/api2/json/x", "status": 200,
             "params": "multipart: content=import, {'checksum-algorithm': 'sha256', 'checksum': 'ab'} filename=a.qcow2 (77 bytes)",

@@ -1,7 +1,5 @@
-//! Checks the parameters of a call against the table, all faults at once.
-//!
-//! In: a method and the parameters as texts. Out: the parameters, booleans as `0` and `1`, or PVE's error texts.
-//! Never: what a method does with them.
+//! Checks the parameters of a call against the schema. All errors are reported together, in the
+//! wording of Proxmox VE.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +9,10 @@ use super::format;
 use super::property;
 use super::{Definition, Format, Method, table};
 
-/// Parameters as texts, the way PVE sees them.
+/// Parameters as strings.
 pub(crate) type Parameters = BTreeMap<String, String>;
 
-/// Checks every parameter and normalises booleans.
+/// Checks every parameter and turns booleans into `0` and `1`.
 pub(crate) fn check(
     method: &Method,
     given: &Parameters,
@@ -34,8 +32,8 @@ pub(crate) fn check(
         if let Some(other) = definition.requires.as_ref()
             && !given.contains_key(other)
         {
-            let words = format!("missing property required by '{name}'");
-            faults.insert(other.clone(), words);
+            let fault = format!("missing property required by '{name}'");
+            faults.insert(other.clone(), fault);
         }
         match check_value(definition, name, value) {
             Ok(value) => {
@@ -81,7 +79,7 @@ fn check_value(definition: &Definition, path: &str, value: &str) -> Result<Strin
             value.parse::<f64>().map_err(|_| mismatch())?;
         }
         "boolean" => {
-            normal = truth(value).ok_or_else(mismatch)?.to_owned();
+            normal = parse_bool(value).ok_or_else(mismatch)?.to_owned();
         }
         _ => {}
     }
@@ -176,8 +174,8 @@ fn check_parts(
     Err(format!("format error\n{lines}"))
 }
 
-/// Returns `1` or `0` for what PVE takes as a boolean.
-fn truth(value: &str) -> Option<&'static str> {
+/// Returns `1` or `0` for a value that PVE accepts as a boolean.
+fn parse_bool(value: &str) -> Option<&'static str> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Some("1"),
         "0" | "false" | "no" | "off" => Some("0"),
@@ -186,7 +184,7 @@ fn truth(value: &str) -> Option<&'static str> {
 }
 
 fn matches_pattern(pattern: &str, value: &str) -> bool {
-    // A pattern of Perl that this engine does not know must not refuse what PVE accepts.
+    // A Perl pattern that this regex engine does not support accepts every value.
     // `(?^:` is how Perl prints the start of a compiled pattern.
     let pattern = pattern.replace("(?^:", "(?:").replace("(?^i:", "(?i:");
     Regex::new(&format!("^(?:{pattern})$")).map_or(true, |regex| regex.is_match(value))
@@ -205,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn all_bad_parameters_are_named_at_once() {
+    fn reports_all_invalid_parameters_together() {
         let found = faults(
             "POST",
             "/nodes/pve1/qemu",
@@ -220,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_property_string_is_named_with_its_path() {
+    fn reports_the_path_of_an_invalid_part_of_a_property_string() {
         let found = faults(
             "POST",
             "/nodes/pve1/lxc",
@@ -238,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_printed_by_perl_is_understood() {
+    fn accepts_patterns_in_perl_notation() {
         let found = faults("POST", "/access/users/a@pve/token/t", &[]);
         assert_eq!(found["tokenid"], "value does not match the regex pattern");
     }
 
     #[test]
-    fn a_missing_vmid_is_named() {
+    fn reports_a_missing_vmid() {
         let found = faults("POST", "/nodes/pve1/qemu", &[]);
         assert_eq!(found["vmid"], "property is missing and it is not optional");
     }

@@ -1,11 +1,9 @@
-//! The named formats of the description, each with PVE's words for a value that does not fit.
-//!
-//! In: the name of a format and a value. Out: nothing, or the fault.
-//! Never: state; a format that is not known accepts everything.
+//! The named formats of the API description, with the error messages of Proxmox VE. An unknown
+//! format accepts every value.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Checks a value. The fault ends with a newline, as PVE's do.
+/// Checks a value. Errors end with a newline, as in PVE.
 pub(crate) fn check(format: &str, value: &str) -> Result<(), String> {
     if let Some(single) = format.strip_suffix("-list") {
         return split_list(value).try_for_each(|item| check(single, item));
@@ -81,7 +79,7 @@ pub(crate) fn check(format: &str, value: &str) -> Result<(), String> {
     }
 }
 
-/// What a storage can hold.
+/// Content types of a storage.
 const CONTENTS: [&str; 8] = [
     "images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import", "none",
 ];
@@ -108,7 +106,7 @@ fn is_label(value: &str) -> bool {
 }
 
 fn is_dns_name(value: &str) -> bool {
-    // PVE checks the letters, not the length of a label.
+    // PVE checks the characters of a label, not its length.
     let label = |part: &str| {
         !part.is_empty()
             && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')

@@ -1,7 +1,5 @@
-//! The table of methods and parameters, generated from the official description.
-//!
-//! In: method and path. Out: the [`Method`] that answers it, with the names in its path.
-//! Never: prose of the description; knowledge of what a method does.
+//! The API schema: methods and their parameters, generated from the official API description by
+//! `examples/refresh_schema.rs`.
 
 pub(crate) mod check;
 pub(crate) mod format;
@@ -41,7 +39,7 @@ pub(crate) struct Definition {
     pub(crate) alias: Option<String>,
     #[serde(default)]
     pub(crate) key_alias: Option<String>,
-    /// A parameter that must be given with this one.
+    /// A parameter that this one requires.
     #[serde(default)]
     pub(crate) requires: Option<String>,
 }
@@ -57,7 +55,7 @@ impl Definition {
     }
 }
 
-/// A named format, or a property string with parts of its own.
+/// A named format, or the parts of a property string.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Format {
@@ -92,13 +90,13 @@ pub(crate) struct Method {
     pub(crate) verb: String,
     pub(crate) path: String,
     pub(crate) parameters: BTreeMap<String, usize>,
-    /// Served by the privileged daemon with its few workers, not by the proxy.
+    /// Served by the privileged daemon, which has few workers, instead of the proxy.
     pub(crate) protected: bool,
-    /// Belongs to one node; another node passes it on.
+    /// Belongs to one node; other nodes forward it.
     pub(crate) of_node: bool,
-    /// The permission expression, as the description writes it.
+    /// The permission expression of the API description.
     pub(crate) check: Option<Value>,
-    /// Needs no ticket.
+    /// Needs no authentication.
     pub(crate) world: bool,
     segments: Vec<Segment>,
 }
@@ -109,19 +107,19 @@ enum Segment {
     Name(String),
 }
 
-/// The whole table.
+/// The schema.
 #[derive(Debug)]
 pub(crate) struct Table {
     definitions: Vec<Definition>,
     methods: Vec<Method>,
 }
 
-/// Returns the table. It is read once.
+/// Returns the schema. It is parsed once.
 pub(crate) fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     TABLE.get_or_init(|| {
         let document: Document = serde_json::from_str(include_str!("table.json"))
-            .expect("the table is generated and committed, a test reads it");
+            .expect("the table is committed and a test parses it");
         let methods = document.methods.into_iter().map(method).collect();
         Table {
             definitions: document.definitions,
@@ -153,7 +151,8 @@ fn method(row: Row) -> Method {
 }
 
 impl Table {
-    /// Finds the method for a path without its `/api2/json`; literals win over names.
+    /// Finds the method for a path without `/api2/json`. Literal segments take precedence over
+    /// parameters.
     pub(crate) fn find(
         &self,
         verb: &str,
@@ -178,7 +177,7 @@ impl Table {
             let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
             let digits = &name[stem.len()..];
             let plain = !digits.is_empty() && (digits == "0" || !digits.starts_with('0'));
-            let limit = most_of(stem);
+            let limit = max_count(stem);
             (plain && digits.parse::<u32>().is_ok_and(|n| n < limit))
                 .then(|| method.parameters.get(&format!("{stem}[n]")))
                 .flatten()
@@ -187,8 +186,8 @@ impl Table {
     }
 }
 
-/// How many there may be of a numbered parameter.
-fn most_of(stem: &str) -> u32 {
+/// Returns the maximum count of a numbered parameter.
+fn max_count(stem: &str) -> u32 {
     match stem {
         "ide" | "serial" => 4,
         "sata" => 6,
@@ -216,7 +215,7 @@ impl Method {
                     }
                     literals += 1;
                 }
-                // The last name takes the rest: a volume id has a slash in it.
+                // A volume id contains slashes, so it takes the rest of the path.
                 Segment::Name(name) if Some(at) == last && name == "volume" => {
                     let rest = parts.get(at..).filter(|rest| !rest.is_empty())?;
                     names.insert(name.clone(), rest.join("/"));
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_we_answer_is_in_the_table() {
+    fn the_table_contains_every_simulated_method() {
         for (verb, path) in crate::METHODS {
             assert!(
                 table()
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_with_a_slash_is_one_name() {
+    fn a_volume_id_may_contain_a_slash() {
         let (_, names) = table()
             .find(
                 "DELETE",

@@ -1,14 +1,11 @@
-//! Property strings: `local:1,format=qcow2` as parts and back.
-//!
-//! In: a text and, for checks, the definition of its parts. Out: parts, or PVE's words for the fault.
-//! Never: knowledge of what a part means.
+//! Parses and formats property strings such as `local:1,format=qcow2`.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::{Definition, Format};
 
-/// Splits a property string without checking it. A part without a key is named `default`.
+/// Splits a property string without checking it. A part without a key gets the key `default`.
 pub(crate) fn split(text: &str, default: &str) -> Vec<(String, String)> {
     text.split(',')
         .filter(|part| !part.trim().is_empty())
@@ -19,7 +16,7 @@ pub(crate) fn split(text: &str, default: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns one part of a property string.
+/// Returns the value of one part.
 pub(crate) fn part<'a>(parts: &'a [(String, String)], key: &str) -> Option<&'a str> {
     parts
         .iter()
@@ -27,7 +24,7 @@ pub(crate) fn part<'a>(parts: &'a [(String, String)], key: &str) -> Option<&'a s
         .map(|(_, value)| value.as_str())
 }
 
-/// Joins parts again; the part named `default` is written without its key.
+/// Joins parts; the one with the key `default` is written without it.
 pub(crate) fn join(parts: &[(String, String)], default: &str) -> String {
     let texts: Vec<String> = parts
         .iter()
@@ -42,7 +39,7 @@ pub(crate) fn join(parts: &[(String, String)], default: &str) -> String {
     texts.join(",")
 }
 
-/// Parses by definition: aliases are resolved, a bare value belongs to the default key.
+/// Parses by definition: resolves aliases and assigns a bare value to the default key.
 pub(crate) fn parse(
     text: &str,
     parts: &BTreeMap<String, Definition>,
@@ -59,7 +56,7 @@ pub(crate) fn parse(
             }
             Some(_) => return Err("missing key in comma-separated list property\n".into()),
             None => {
-                // `virtio` alone is a model without an address.
+                // `virtio` alone is a network model without a MAC address.
                 let alias = parts.get(part).and_then(|part| part.key_alias.clone());
                 if let Some(alias) = alias {
                     found.insert(alias, part.to_owned());
@@ -92,18 +89,18 @@ pub(crate) fn parse(
     Ok(found)
 }
 
-/// Returns the parts of the formats the description only names.
+/// Returns the parts of a format that the API description only names.
 pub(crate) fn named(name: &str) -> Option<&'static BTreeMap<String, Definition>> {
     static NAMED: OnceLock<BTreeMap<String, BTreeMap<String, Definition>>> = OnceLock::new();
     NAMED
         .get_or_init(|| {
             serde_json::from_str(include_str!("named.json"))
-                .expect("the named formats are committed, a test reads them")
+                .expect("the named formats are committed and a test parses them")
         })
         .get(name)
 }
 
-/// Returns the parts of a definition whose value is a property string.
+/// Returns the parts of a definition that is a property string.
 pub(crate) fn parts_of(definition: &Definition) -> Option<&BTreeMap<String, Definition>> {
     match definition.format.as_ref()? {
         Format::Parts(parts) => Some(parts),
@@ -116,13 +113,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_property_string_survives_splitting_and_joining() {
+    fn joining_the_parts_restores_the_property_string() {
         let text = "local:100/vm-100-disk-0.qcow2,size=1G,media=disk";
         assert_eq!(join(&split(text, "file"), "file"), text);
     }
 
     #[test]
-    fn named_formats_are_readable() {
+    fn named_formats_can_be_parsed() {
         assert!(named("pve-qm-smbios1").is_some_and(|parts| parts.contains_key("uuid")));
     }
 }

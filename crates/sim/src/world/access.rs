@@ -1,16 +1,13 @@
-//! Who may do what: users, tokens, groups, roles, access lists, privilege separation.
-//!
-//! In: an identity and a path. Out: the privileges it has there.
-//! Never: HTTP; tickets are checked where requests come in.
+//! Permissions: users, tokens, groups, roles, access lists and privilege separation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::serde_helpers::Keyword;
 use super::state::State;
-use super::words::Word;
 
-/// Every privilege of this version.
+/// All privileges of the simulated version.
 pub(crate) const PRIVILEGES: [&str; 47] = [
     "Datastore.Allocate",
     "Datastore.AllocateSpace",
@@ -66,7 +63,7 @@ pub(crate) fn is_privilege(name: &str) -> bool {
     PRIVILEGES.contains(&name)
 }
 
-/// The roles every installation has, as rules over the names of privileges.
+/// Returns the built-in roles, derived from the names of the privileges.
 fn special_roles() -> BTreeMap<String, BTreeSet<String>> {
     let select = |wanted: &dyn Fn(&str) -> bool| -> BTreeSet<String> {
         PRIVILEGES
@@ -153,19 +150,19 @@ pub(crate) struct User {
     pub(crate) tokens: BTreeMap<String, Token>,
 }
 
-/// One line of the access list.
+/// One entry of the access list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
     pub(crate) path: String,
     /// `user`, `group` or `token`, as PVE prints it.
-    #[serde(deserialize_with = "super::words::word")]
-    pub(crate) kind: Word,
+    #[serde(deserialize_with = "super::serde_helpers::keyword")]
+    pub(crate) kind: Keyword,
     pub(crate) subject: String,
     pub(crate) role: String,
     pub(crate) propagate: bool,
 }
 
-/// Everyone and what they may do.
+/// Users, groups, roles and the access list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Access {
     pub(crate) users: BTreeMap<String, User>,
@@ -192,11 +189,11 @@ impl Default for Access {
     }
 }
 
-/// Privileges with whether they pass on to what is below.
+/// Privileges, each with whether it propagates.
 pub(crate) type Privileges = BTreeMap<String, bool>;
 
 impl Access {
-    /// Adds a token, and its user when it is new.
+    /// Adds a token, and its user if it does not exist.
     pub(crate) fn add_token(&mut self, user: &str, name: &str, secret: &str, separated: bool) {
         let user = self.users.entry(user.to_owned()).or_insert_with(|| User {
             enabled: true,
@@ -211,8 +208,8 @@ impl Access {
         user.tokens.insert(name.to_owned(), token);
     }
 
-    /// Returns the privileges of an identity on a path. `pools` are those that the guest or the
-    /// storage of the path is in.
+    /// Returns the privileges of an identity on a path. `pools` are the pools of the guest or
+    /// storage that the path refers to.
     pub(crate) fn privileges<'a>(
         &self,
         identity: &str,
@@ -236,7 +233,7 @@ impl Access {
         pools: impl IntoIterator<Item = &'a str>,
         name: &str,
     ) -> bool {
-        // Asked for every call, and mostly for root, who has all of them.
+        // Fast path: this is checked for every call, mostly for root, who has all privileges.
         let (user, token) = identity.split_once('!').unwrap_or((identity, ""));
         let separated = || {
             let owner = self.users.get(user);
@@ -287,7 +284,7 @@ impl Access {
         )
     }
 
-    /// Walks down the path; at each level what is granted there replaces what came from above.
+    /// Walks down the path. At each level, the entries there replace the inherited privileges.
     fn along(
         &self,
         path: &str,
@@ -333,7 +330,7 @@ impl Access {
 }
 
 impl State {
-    /// Returns the pools whose privileges count on a path: those of its guest or its storage.
+    /// Returns the pools of the guest or storage that a path refers to.
     fn pools_of(&self, path: &str) -> Vec<&str> {
         if let Some(vmid) = path.strip_prefix("/vms/") {
             let pool = vmid.parse().ok().and_then(|vmid| self.pool_of.get(&vmid));
@@ -350,12 +347,12 @@ impl State {
             .collect()
     }
 
-    /// Returns the privileges of an identity on a path, those that it has through pools included.
+    /// Returns the privileges of an identity on a path, including those through pools.
     pub(crate) fn privileges(&self, identity: &str, path: &str) -> Privileges {
         self.access.privileges(identity, path, self.pools_of(path))
     }
 
-    /// Whether an identity has a privilege on a path, by itself or through a pool.
+    /// Whether an identity has a privilege on a path, directly or through a pool.
     pub(crate) fn allows(&self, identity: &str, path: &str, name: &str) -> bool {
         self.access.has(identity, path, self.pools_of(path), name)
     }
@@ -391,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_separated_token_has_nothing_until_it_is_granted() {
+    fn a_separated_token_has_no_privileges_of_its_own_until_granted() {
         let mut access = access();
         assert!(
             access
@@ -415,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_further_down_replaces_what_came_from_above() {
+    fn an_entry_on_a_longer_path_replaces_inherited_privileges() {
         let mut access = access();
         access.grants.push(Grant {
             path: "/vms/100".into(),
@@ -429,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn the_auditor_has_the_audit_privileges_only() {
+    fn the_auditor_role_has_only_audit_privileges() {
         let roles = special_roles();
         assert_eq!(roles["PVEAuditor"].len(), 7);
         assert_eq!(roles["Administrator"].len(), 47);

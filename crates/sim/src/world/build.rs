@@ -1,7 +1,7 @@
-//! Builds a World.
+//! Builds a [`World`]. Afterwards it changes only through calls, scripts and the methods for tests.
 //!
-//! In: hosts, storages, users, files, guests, faults, a seed and a pace. Out: a [`World`].
-//! Never: anything that is decided later; a World changes through calls.
+//! `sim serve`, replays and tests of several crates build Worlds; faults, roles, users and pace are
+//! mostly set by tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ struct File {
     boots: Boots,
 }
 
-/// A guest that is there from the start.
+/// A guest that exists from the start.
 struct PlacedGuest {
     vmid: u32,
     kind: Kind,
@@ -34,7 +34,7 @@ struct PlacedGuest {
     config: Vec<(String, String)>,
 }
 
-/// Collects what a World starts with.
+/// Collects the initial state of a World.
 pub struct Builder {
     seed: u64,
     pace: Pace,
@@ -76,35 +76,35 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Sets what all randomness comes from.
+    /// Sets the seed of all random values.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Sets how time goes.
+    /// Sets the pace of time.
     #[must_use]
     pub fn pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
     }
 
-    /// Sets when time starts; now when left out, and for stepped time the first day of 2026.
+    /// Sets the start time. Default: now, or 2026-01-01 if time is stepped.
     #[must_use]
     pub fn starting_at(mut self, start: Timestamp) -> Self {
         self.start = Some(start);
         self
     }
 
-    /// Runs on a clock of yours, such as a test's.
+    /// Uses an existing clock, such as the one of a test.
     #[must_use]
     pub fn clock(mut self, clock: SharedClock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Names the cluster. Without a name a single host stands alone.
+    /// Sets the name of the cluster. Without one, a single host is not clustered.
     #[must_use]
     pub fn cluster(mut self, name: &str) -> Self {
         self.cluster = Some(name.to_owned());
@@ -118,13 +118,13 @@ impl Builder {
         self
     }
 
-    /// Adds a directory storage that every host has for itself.
+    /// Adds a directory storage that is local to each host.
     #[must_use]
     pub fn storage(self, name: &str) -> Self {
         self.add_storage(name, "dir", false)
     }
 
-    /// Adds a storage all hosts share.
+    /// Adds a storage that all hosts share.
     #[must_use]
     pub fn shared_storage(self, name: &str) -> Self {
         self.add_storage(name, "nfs", true)
@@ -152,13 +152,13 @@ impl Builder {
         self
     }
 
-    /// Puts a file on a storage of every host: `iso/a.iso`, `import/a.qcow2`, `vztmpl/a.tar.zst`.
+    /// Adds a file to a storage of every host: `iso/a.iso`, `import/a.qcow2`, `vztmpl/a.tar.zst`.
     #[must_use]
     pub fn file(self, storage: &str, name: &str, size: u64) -> Self {
         self.image(storage, name, size, Boots::System)
     }
 
-    /// Puts an image on a storage of every host and says what it starts.
+    /// Adds an image to a storage of every host, and what it boots.
     #[must_use]
     pub fn image(mut self, storage: &str, name: &str, size: u64, boots: Boots) -> Self {
         self.files.push(File {
@@ -170,7 +170,7 @@ impl Builder {
         self
     }
 
-    /// Says what a download from an address finds: so many bytes of a pretended file.
+    /// Makes a file of this size available for download at a URL.
     #[must_use]
     pub fn download(mut self, url: &str, size: u64) -> Self {
         let found = (size, String::new());
@@ -178,7 +178,7 @@ impl Builder {
         self
     }
 
-    /// Sets the password of a user and creates it when it is new.
+    /// Sets the password of a user, who is created if necessary.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         let user = self
@@ -199,7 +199,7 @@ impl Builder {
         self.add_token(token, false)
     }
 
-    /// Adds a token that has only what it is granted itself.
+    /// Adds a token with privilege separation.
     #[must_use]
     pub fn separated_token(self, token: &str) -> Self {
         self.add_token(token, true)
@@ -238,7 +238,7 @@ impl Builder {
         self
     }
 
-    /// Adds a guest with a configuration, stopped.
+    /// Adds a stopped guest.
     #[must_use]
     pub fn guest(mut self, host: &str, kind: Kind, vmid: u32, config: &[(&str, &str)]) -> Self {
         let config = config
@@ -261,14 +261,14 @@ impl Builder {
         self
     }
 
-    /// Sets how long things take.
+    /// Sets the durations of operations.
     #[must_use]
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = timing;
         self
     }
 
-    /// Makes it a World inside another: on the same clock, with a network of its own.
+    /// Nests it in another World: same clock, separate network.
     pub(super) fn within(mut self, outer: &World) -> Self {
         self.clock = Some(outer.clock().clone());
         self.stepped = outer.stepped().cloned();
@@ -276,7 +276,7 @@ impl Builder {
         self
     }
 
-    /// Builds the World. Without hosts and storages it has `pve1` and `local`.
+    /// Builds the World. The default host is `pve1`, the default storage `local`.
     pub fn build(mut self) -> World {
         if self.hosts.is_empty() {
             self = self.host("pve1");
@@ -313,7 +313,7 @@ impl Builder {
                 .map(|s| (s.name.clone(), s))
                 .collect(),
             guests: BTreeMap::new(),
-            former: BTreeMap::new(),
+            deleted: BTreeMap::new(),
             pools: BTreeMap::new(),
             pool_of: BTreeMap::new(),
             pool_storages: BTreeMap::new(),
@@ -327,7 +327,7 @@ impl Builder {
             copies: BTreeMap::new(),
             busy: BTreeMap::new(),
             boot_first: None,
-            stubborn: BTreeSet::new(),
+            fixed_size_filesystems: BTreeSet::new(),
             events: Vec::new(),
             fences: BTreeMap::new(),
             secret,

@@ -1,7 +1,4 @@
-//! How time goes in the World: as on the wall, faster, or only when someone steps it.
-//!
-//! In: a [`Pace`]. Out: a clock that everything in the World waits on.
-//! Never: reading the system's clock; that is the wall clock's business.
+//! The clocks of a World: real time, accelerated, or stepped explicitly.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,22 +10,22 @@ use homestak_api::runtime::{Clock, SharedClock, WallClock};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 
-/// How time goes.
+/// The pace of simulated time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// As on the wall.
+    /// Real time.
     Real,
-    /// So many times faster than on the wall.
+    /// Real time multiplied by this factor.
     Accelerated(f64),
-    /// Only when [`SteppedClock::advance`] is called.
+    /// Time advances only when [`SteppedClock::advance`] is called.
     Stepped,
 }
 
-/// The wall clock, faster: waits are shorter and what they waited for is further away.
+/// The wall clock, accelerated by a factor.
 pub(crate) struct AcceleratedClock {
     wall: SharedClock,
     origin: Timestamp,
-    /// What this clock showed when the wall showed `origin`.
+    /// The time of this clock when the wall clock showed `origin`.
     start: Timestamp,
     factor: f64,
 }
@@ -88,15 +85,15 @@ struct Stepped {
     timers: BinaryHeap<Reverse<Timer>>,
 }
 
-/// A clock that stands still until it is stepped.
+/// A clock that only advances when it is stepped.
 ///
-/// Timers that are due at the same moment fire in the order they were set, so a run with one
-/// seed is the same run again.
+/// Timers that are due at the same time fire in the order they were set, so runs with the same
+/// seed are identical.
 #[derive(Clone)]
 pub struct SteppedClock(Arc<Mutex<Stepped>>);
 
 impl SteppedClock {
-    /// Starts at a time of your choice.
+    /// Creates a clock with this start time.
     pub fn starting_at(start: Timestamp) -> Self {
         Self(Arc::new(Mutex::new(Stepped {
             now: start,
@@ -122,7 +119,8 @@ impl SteppedClock {
         inner.timers.peek().map(|timer| timer.0.due)
     }
 
-    /// Goes to a time and fires one timer that is due by then. Returns whether one fired.
+    /// Fires the next timer that is due by `until`. Without one, advances to `until` and returns
+    /// false.
     pub fn fire_next(&self, until: Timestamp) -> bool {
         let mut inner = self.lock();
         loop {
@@ -143,10 +141,10 @@ impl SteppedClock {
         }
     }
 
-    /// Steps to a time: fires what is due in order and lets the tasks run in between.
+    /// Advances to a time: fires the due timers in order and lets tasks run in between.
     ///
-    /// Must run on a current-thread runtime: there, a task that can run has run after a few
-    /// yields, so each timer sees what the one before it caused.
+    /// Requires a current-thread runtime. There, every ready task has run after a few yields, so
+    /// each timer sees the effects of the one before it.
     pub async fn advance_to(&self, until: Timestamp) {
         settle().await;
         while self.fire_next(until) {
@@ -154,14 +152,14 @@ impl SteppedClock {
         }
     }
 
-    /// Steps by a duration.
+    /// Advances by a duration.
     pub async fn advance(&self, by: Duration) {
         let until = self.now() + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
         self.advance_to(until).await;
     }
 }
 
-/// Lets every task that can run do so. Tasks wake each other at most a few times in a row.
+/// Lets every ready task run. Chains of tasks that wake each other are shorter than the loop.
 pub(crate) async fn settle() {
     for _ in 0..24 {
         tokio::task::yield_now().await;
@@ -184,12 +182,12 @@ impl Clock for SteppedClock {
             inner.timers.push(Reverse(Timer { due, order, wake }));
             woken
         };
-        // Cancel safety: dropping the receiver makes the timer a dead one, which is skipped.
+        // Cancel safety: a timer whose receiver was dropped is skipped.
         let _ = woken.await;
     }
 }
 
-/// Makes the clock for a pace. A stepped one is handed out too, because someone must step it.
+/// Creates the clock for a pace, and the handle to step it if it is stepped.
 pub(crate) fn make(pace: Pace, start: Option<Timestamp>) -> (SharedClock, Option<SteppedClock>) {
     match pace {
         Pace::Real if start.is_none() => (Arc::new(WallClock), None),
@@ -202,22 +200,22 @@ pub(crate) fn make(pace: Pace, start: Option<Timestamp>) -> (SharedClock, Option
             (Arc::new(clock), None)
         }
         Pace::Stepped => {
-            let clock = SteppedClock::starting_at(start.unwrap_or(DAWN));
+            let clock = SteppedClock::starting_at(start.unwrap_or(DEFAULT_START));
             (Arc::new(clock.clone()), Some(clock))
         }
     }
 }
 
-/// Where stepped time starts unless told otherwise: 2026-01-01, so that ids are the same each run.
-const DAWN: Timestamp = Timestamp::constant(1_767_225_600, 0);
+/// Default start of stepped time: 2026-01-01, so that ids are the same in each run.
+const DEFAULT_START: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn stepped_time_fires_in_order_and_only_when_stepped() {
-        let clock = SteppedClock::starting_at(DAWN);
+    async fn timers_fire_in_order_and_only_when_time_is_stepped() {
+        let clock = SteppedClock::starting_at(DEFAULT_START);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let spawner = homestak_api::runtime::Spawner::default();
         for seconds in [3_u64, 1, 2] {

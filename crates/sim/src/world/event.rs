@@ -1,7 +1,6 @@
-//! What happens to a World by itself: hosts that go, storages that fill, at a time of the script.
+//! Scripts: faults of calls, and events that change the World at a given time.
 //!
-//! In: a script of faults and events. Out: a World in which they happen when they are due.
-//! Never: a clock of its own; an event happens before the next thing anyone does.
+//! There is no timer for events; those that are due are applied before anything else is done.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,84 +8,84 @@ use thiserror::Error;
 
 use super::World;
 use super::fault::Fault;
-use super::timing::Stages;
+use super::timing::BootStages;
 
-/// Something that happens to the World.
+/// An event that changes the World.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// A host is not reached any more.
+    /// A host becomes unreachable.
     HostOffline(String),
-    /// A host is reached again.
+    /// A host becomes reachable again.
     HostOnline(String),
-    /// The cluster loses its quorum: nothing can be changed.
+    /// The cluster loses its quorum; changes are refused.
     QuorumLost,
-    /// The cluster has its quorum again.
+    /// The cluster regains its quorum.
     QuorumBack,
-    /// A storage takes no more data.
+    /// A storage becomes full.
     StorageFull(String),
-    /// A storage takes data again.
+    /// A storage is no longer full.
     StorageFree(String),
-    /// Disks copy at so many bytes per second from now on.
+    /// Sets the copy speed of disks, in bytes per second.
     DiskSpeed(u64),
-    /// Virtual machines that start from now on boot in these stages: seconds from their start.
-    Boot(Stages),
+    /// Sets the boot stages of virtual machines that start from now on.
+    Boot(BootStages),
 }
 
-/// An event and when it happens.
+/// An event and its time.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Timed {
-    /// Seconds of the World's time after the script was given to it.
+pub struct TimedEvent {
+    /// Simulated seconds after the script was set.
     pub at: f64,
-    /// What happens.
+    /// The event.
     pub event: Event,
 }
 
-/// Faults of calls and events of the World, as data.
+/// A list of faults and events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     /// Faults of calls.
     pub faults: Vec<Fault>,
     /// Events of the World.
-    pub events: Vec<Timed>,
+    pub events: Vec<TimedEvent>,
 }
 
-/// Why a script is not understood.
+/// Why a script is invalid.
 #[derive(Debug, Error)]
 pub enum ScriptError {
-    /// It is something else than a list.
+    /// It is not a list.
     #[error("a script is a list of faults and events")]
     NotAList,
-    /// One of its entries is wrong.
+    /// One of its entries is invalid.
     #[error("entry {number} of the script")]
     Entry {
-        /// Which one, counted from one.
+        /// The number of the entry, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl Script {
-    /// Reads a list whose entries are faults, `{on, kind}`, or events, `{at, event}`.
+    /// Parses a list of faults, `{on, kind}`, and events, `{at, event}`.
     pub fn parse(list: &Value) -> Result<Self, ScriptError> {
         let mut script = Self::default();
         let entries = list.as_array().ok_or(ScriptError::NotAList)?;
         for (at, entry) in entries.iter().enumerate() {
-            let wrong = |source| ScriptError::Entry {
+            let invalid = |source| ScriptError::Entry {
                 number: at + 1,
                 source,
             };
             if entry.get("at").is_some() || entry.get("event").is_some() {
                 script
                     .events
-                    .push(Timed::deserialize(entry).map_err(wrong)?);
+                    .push(TimedEvent::deserialize(entry).map_err(invalid)?);
             } else {
                 script
                     .faults
-                    .push(Fault::deserialize(entry).map_err(wrong)?);
+                    .push(Fault::deserialize(entry).map_err(invalid)?);
             }
         }
         Ok(script)
@@ -94,8 +93,8 @@ impl Script {
 }
 
 impl World {
-    /// Plays a script, in place of the one before.
-    pub fn play(&self, script: Script) {
+    /// Sets the script, replacing the previous one and all faults.
+    pub fn set_script(&self, script: Script) {
         let now = self.now();
         let mut state = self.state();
         state.faults.clear();
@@ -107,9 +106,8 @@ impl World {
         state.events.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
 
-    /// Lets happen what is due. Called before anything is done, so that nobody sees a World that
-    /// is behind.
-    pub(crate) fn catch_up(&self) {
+    /// Applies the events that are due. Called before anything else is done.
+    pub(crate) fn apply_due_events(&self) {
         let now = self.now();
         loop {
             let event = {
@@ -119,11 +117,11 @@ impl World {
                     _ => return,
                 }
             };
-            self.happen(&event);
+            self.apply_event(&event);
         }
     }
 
-    fn happen(&self, event: &Event) {
+    fn apply_event(&self, event: &Event) {
         match event {
             Event::HostOffline(host) => self.set_online(host, false),
             Event::HostOnline(host) => self.set_online(host, true),
@@ -143,7 +141,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_wrong_entry_is_named() {
+    fn reports_the_number_of_an_invalid_entry() {
         let wrong = json!([{ "kind": "garbage", "on": {} }, { "kind": "nonsense", "on": {} }]);
         let error = Script::parse(&wrong).unwrap_err();
         assert_eq!(error.to_string(), "entry 2 of the script");

@@ -1,7 +1,5 @@
-//! Faults as data: what goes wrong, on which call, how often.
-//!
-//! In: a [`Fault`], built in code or read from JSON. Out: what to do with a call.
-//! Never: chance that is not from the World's seed.
+//! Faults as data: what goes wrong, for which calls, how often. Probabilities use the seed of the
+//! World, so runs can be repeated.
 
 use std::time::Duration;
 
@@ -13,46 +11,46 @@ use super::random::Random;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// The connection ends before the call is acted on.
+    /// The connection is reset; the call is not executed.
     ResetBefore,
-    /// The call is acted on and the connection ends before the answer.
+    /// The call is executed and the connection reset before the answer.
     ResetAfter,
-    /// Nothing ever comes back, and nothing is done.
+    /// No answer is sent; the call is not executed.
     Timeout,
-    /// The call is acted on and nothing ever comes back.
+    /// The call is executed and no answer is sent.
     LostAnswer,
-    /// The call is acted on twice, as a proxy that retries does; the second answer is given.
+    /// The call is executed twice, as by a proxy that retries; the second answer is sent.
     RepeatedAnswer,
-    /// An answer of the proxy, such as 595, 596 or 599; the call is not acted on.
+    /// An error of the proxy, such as 595, 596 or 599; the call is not executed.
     Status(u16),
-    /// The call is acted on; the answer is not JSON.
+    /// The call is executed; the answer is not JSON.
     Garbage,
-    /// The call is acted on; half of the answer arrives.
+    /// The call is executed; half of the answer is sent.
     Truncated,
-    /// The call is acted on after so many seconds.
+    /// The call is executed after this many seconds.
     Slow(f64),
-    /// The call is acted on; its task does its work and dies before it can say so, as with its
-    /// daemon. A call without a task is answered as ever.
+    /// The call is executed; its task is killed after its work, before it records the result. Has
+    /// no effect on calls without a task.
     TaskDies,
-    /// A list shows what it showed some seconds ago.
+    /// A list is as it was this many seconds ago.
     StaleList(f64),
 }
 
-/// Which calls a fault is for.
+/// Selects the calls of a fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Call {
-    /// The first call it is for, counted from one among those that match the rest; the only one
-    /// unless `times` says more.
+    /// The first call it affects, counted from 1 among the matching calls; only this one unless
+    /// `times` is set.
     pub nth: Option<u64>,
-    /// How many calls it is for, from the n-th on; all of them when both are absent.
+    /// How many calls it affects, from the n-th on; all of them if both are absent.
     #[serde(alias = "count")]
     pub times: Option<u64>,
-    /// How likely each of these calls is hit, from 0 to 1; always when absent.
+    /// The probability for each of these calls, from 0 to 1; default 1.
     pub probability: Option<f64>,
     /// The method, such as `POST`.
     pub method: Option<String>,
-    /// A part of the path; `*` stands for anything in between.
+    /// A part of the path; `*` matches any characters.
     pub path: Option<String>,
 }
 
@@ -62,7 +60,7 @@ impl Call {
         Self::default()
     }
 
-    /// Matches the n-th call, counted from one.
+    /// Matches the n-th call, counted from 1.
     pub fn nth(nth: u64) -> Self {
         Self {
             nth: Some(nth),
@@ -70,7 +68,7 @@ impl Call {
         }
     }
 
-    /// Matches the first so many calls.
+    /// Matches the first calls, this many.
     pub fn times(times: u64) -> Self {
         Self {
             times: Some(times),
@@ -78,21 +76,21 @@ impl Call {
         }
     }
 
-    /// Only calls with this method.
+    /// Restricts it to calls with this method.
     #[must_use]
     pub fn method(mut self, method: &str) -> Self {
         self.method = Some(method.to_owned());
         self
     }
 
-    /// Only calls whose path contains this; `*` stands for anything in between.
+    /// Restricts it to calls whose path contains this; `*` matches any characters.
     #[must_use]
     pub fn path(mut self, path: &str) -> Self {
         self.path = Some(path.to_owned());
         self
     }
 
-    /// Only with this probability, decided by the World's seed.
+    /// Restricts it to a random share of the calls.
     #[must_use]
     pub fn probability(mut self, probability: f64) -> Self {
         self.probability = Some(probability);
@@ -122,20 +120,20 @@ fn contains(path: &str, pattern: &str) -> bool {
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Which calls it is for.
+    /// The calls it affects.
     pub on: Call,
     /// What goes wrong.
     pub kind: FaultKind,
 }
 
 impl Fault {
-    /// Makes a fault.
+    /// Creates a fault.
     pub fn new(on: Call, kind: FaultKind) -> Self {
         Self { on, kind }
     }
 }
 
-/// The faults of a World with how often each has matched.
+/// The faults of a World, each with the number of matches so far.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Faults(Vec<(Fault, u64)>);
 
@@ -152,7 +150,7 @@ impl Faults {
         self.0.clear();
     }
 
-    /// Returns what goes wrong with this call. The first fault that hits wins.
+    /// Returns the fault for this call. The first one that applies wins.
     pub(crate) fn hit(
         &mut self,
         method: &str,
@@ -180,7 +178,7 @@ impl Faults {
     }
 }
 
-/// How long a connection of a fault without an answer stays open.
+/// How long a connection stays open for a fault without an answer.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_for_the_calls_it_names() {
+    fn a_fault_affects_only_the_selected_calls() {
         let nth = Call::nth(2).method("POST").path("/qemu/*/clone");
         assert_eq!(hits(nth.clone(), 3), [false, true, false]);
         let more = Call {
@@ -210,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_is_likely_hits_some_calls_and_the_same_ones_again() {
+    fn a_probability_selects_the_same_calls_in_each_run() {
         let some = hits(Call::any().probability(0.5), 100);
         assert!(some.contains(&true) && some.contains(&false));
         assert_eq!(some, hits(Call::any().probability(0.5), 100));

@@ -1,7 +1,4 @@
-//! Fills a World with many hosts and guests.
-//!
-//! In: how many. Out: a World of that size, made without calls.
-//! Never: chance that is not from the seed.
+//! Creates a World with many hosts and guests, without calls.
 
 use super::state::{Boots, Kind, Volume};
 use super::{Builder, World};
@@ -18,15 +15,15 @@ impl World {
         world
     }
 
-    /// Adds so many stopped guests with ids from 100 on, one host after the other.
+    /// Adds stopped guests with ids from 100 on, distributed over the hosts in turn.
     pub fn fill(&self, guests: u32) {
         let hosts: Vec<String> = self.state().hosts.keys().cloned().collect();
         for (vmid, host) in (100..).take(guests as usize).zip(hosts.iter().cycle()) {
-            self.add_one(vmid, host);
+            self.add_stopped_guest(vmid, host);
         }
     }
 
-    fn add_one(&self, vmid: u32, host: &str) {
+    fn add_stopped_guest(&self, vmid: u32, host: &str) {
         let ctime = self.epoch();
         let (uuid, mac) = {
             let mut state = self.state();
@@ -61,7 +58,6 @@ impl World {
         };
         let mut state = self.state();
         let _ = state.add_volume(host, "local", &disk, volume);
-        // It starts what its disk starts.
         if let Some(guest) = state.guests.get_mut(&vmid) {
             guest.boots = Boots::System;
         }

@@ -1,7 +1,7 @@
-//! What tests and tools do to a World besides calling it: look, break, repair.
+//! Methods that inspect or change a World without an API call, for scripts, nested hypervisors, and
+//! the tests of this crate, the engine, the providers and the command line.
 //!
-//! In: names. Out: facts, or a World in which something is broken.
-//! Never: what a client could see or do; clients call.
+//! Those that only tests use are here too: they need the private state of a World.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::state::{Boots, Kind};
-use super::timing::Stages;
+use super::timing::BootStages;
 use super::{Builder, World};
-use crate::calls::vm_create::blank;
+use crate::calls::vm_create::empty_guest;
 use crate::guest::config::Config;
 
-/// What is true of a guest.
+/// The state of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestFacts {
     /// Its id.
@@ -25,36 +25,36 @@ pub struct GuestFacts {
     pub host: String,
     /// Whether it runs.
     pub running: bool,
-    /// Its configuration, without what is pending.
+    /// Its configuration, without pending changes.
     pub config: BTreeMap<String, String>,
 }
 
 impl World {
-    /// Puts a guest in place, stopped.
+    /// Adds a stopped guest.
     pub fn put_guest(&self, host: &str, kind: Kind, vmid: u32, config: Vec<(String, String)>) {
-        let mut guest = blank(vmid, kind, host, 0.0, "");
+        let mut guest = empty_guest(vmid, kind, host, 0.0, "");
         guest.config = Config::from_pairs(config);
         self.state().guests.insert(vmid, guest);
     }
 
-    /// Removes a guest with its disks, as someone at the host does.
+    /// Removes a guest and its disks, as on the host itself.
     pub fn remove_guest(&self, vmid: u32) {
         let now = self.now();
         let mut state = self.state();
-        state.forget(vmid, now);
+        state.remove_guest(vmid, now);
         for storage in state.storages.values_mut() {
             storage.volumes.retain(|_, volume| !volume.is_disk_of(vmid));
         }
     }
 
-    /// Switches a guest off, as a power failure does.
+    /// Powers a guest off without a shutdown.
     pub fn switch_off(&self, vmid: u32) {
         if let Some(guest) = self.state().guests.get_mut(&vmid) {
             guest.running = None;
         }
     }
 
-    /// Returns the facts of every guest.
+    /// Returns the state of every guest.
     pub fn guests(&self) -> Vec<GuestFacts> {
         let state = self.state();
         state
@@ -70,15 +70,15 @@ impl World {
             .collect()
     }
 
-    /// Returns when a virtual machine that runs was started, and how long its agent takes from there
-    /// to its first answer, in seconds.
+    /// Returns the start time of a running virtual machine and the seconds from there until its
+    /// agent answers.
     pub fn boot_of(&self, vmid: u32) -> Option<(f64, f64)> {
         let state = self.state();
         let running = state.guests.get(&vmid)?.running.as_ref()?;
         Some((running.since, running.agent_from? - running.since))
     }
 
-    /// Returns the ids of all volumes, with the host for those that are not shared.
+    /// Returns host and id of all volumes. The host is empty for shared storages.
     pub fn volumes(&self) -> Vec<(String, String)> {
         let state = self.state();
         state
@@ -88,13 +88,13 @@ impl World {
                 storage
                     .volumes
                     .keys()
-                    .map(|(place, name)| (place.clone(), format!("{}:{name}", storage.name)))
+                    .map(|(host, name)| (host.clone(), format!("{}:{name}", storage.name)))
             })
             .collect()
     }
 
-    /// Returns whether all tasks have ended.
-    pub fn is_quiet(&self) -> bool {
+    /// Whether no task is running.
+    pub fn is_idle(&self) -> bool {
         self.state()
             .tasks
             .by_upid
@@ -102,7 +102,7 @@ impl World {
             .all(|task| task.ended.is_some())
     }
 
-    /// Returns the tasks that run.
+    /// Returns the running tasks.
     pub fn running_tasks(&self) -> Vec<String> {
         let state = self.state();
         let tasks = state.tasks.by_upid.values();
@@ -112,8 +112,8 @@ impl World {
             .collect()
     }
 
-    /// Returns how often each kind of call came: the method, and the path with `*` in place of ids
-    /// of guests, tasks and volumes.
+    /// Returns the number of calls by method and path. `*` replaces the ids of guests, tasks and
+    /// volumes.
     pub fn calls(&self) -> BTreeMap<String, u64> {
         let counted = self.0.counted.lock();
         counted.unwrap_or_else(PoisonError::into_inner).clone()
@@ -144,35 +144,42 @@ impl World {
         self.state().faults.clear();
     }
 
-    /// Takes a host off the network, or brings it back.
+    /// Sets whether a host is reachable.
     pub fn set_online(&self, host: &str, online: bool) {
         if let Some(host) = self.state().hosts.get_mut(host) {
             host.online = online;
         }
     }
 
-    /// Takes the quorum away, or gives it back. Without it nothing can be changed.
+    /// Sets whether the cluster has quorum. Changes are refused without it.
     pub fn set_quorate(&self, quorate: bool) {
         self.state().quorate = quorate;
     }
 
-    /// Fills a storage, or empties it.
+    /// Sets whether a storage is full.
     pub fn set_full(&self, storage: &str, full: bool) {
         if let Some(storage) = self.state().storages.get_mut(storage) {
             storage.full = full;
         }
     }
 
-    /// Takes the file system of a storage away, or brings it back.
+    /// Sets what a storage may hold, such as `images` and `iso`.
+    pub fn set_content(&self, storage: &str, content: &[&str]) {
+        if let Some(storage) = self.state().storages.get_mut(storage) {
+            storage.content = content.iter().map(|kind| (*kind).to_owned()).collect();
+        }
+    }
+
+    /// Sets whether the file system of a storage is mounted.
     pub fn set_mounted(&self, storage: &str, mounted: bool) {
         if let Some(storage) = self.state().storages.get_mut(storage) {
             storage.mounted = mounted;
         }
     }
 
-    /// Has virtual machines that start from now on boot in these stages: the one of that name, or
-    /// all without stages of their own.
-    pub fn set_stages(&self, stages: Stages) {
+    /// Sets the boot stages for the next starts of the named virtual machine, or of all those without
+    /// their own stages.
+    pub fn set_stages(&self, stages: BootStages) {
         let timing = &mut self.state().timing;
         let Some(guest) = stages.guest.clone() else {
             let seconds = |value: f64| Duration::try_from_secs_f64(value).ok();
@@ -184,9 +191,9 @@ impl World {
         timing.stages.insert(guest, stages);
     }
 
-    /// Whether SSH answers at an address of this World or of one inside it.
+    /// Whether SSH answers at an address in this World or a nested one.
     pub fn ssh_answers(&self, address: &str) -> bool {
-        self.catch_up();
+        self.apply_due_events();
         let now = self.now();
         let inner: Vec<Self> = {
             let state = self.state();
@@ -203,23 +210,13 @@ impl World {
         inner.iter().any(|world| world.ssh_answers(address))
     }
 
-    /// Locks a guest, as a backup that was killed leaves it, or takes the lock away.
-    pub fn set_lock(&self, vmid: u32, lock: Option<&str>) {
-        if let Some(guest) = self.state().guests.get_mut(&vmid) {
-            match lock {
-                Some(lock) => guest.config.set("lock", lock),
-                None => _ = guest.config.remove("lock"),
-            }
-        }
-    }
-
-    /// Makes disks copy at so many bytes per second.
+    /// Sets the copy speed of disks.
     pub fn set_copy_speed(&self, bytes_per_second: u64) {
         self.state().timing.copy_speed = bytes_per_second;
     }
 
-    /// Lets a token, `user@realm!name=secret`, do what its user may, unless it may already.
-    pub fn admit(&self, token: &str) {
+    /// Adds a token, `user@realm!name=secret`, without privilege separation, unless it exists.
+    pub fn allow_token(&self, token: &str) {
         let Some((identity, secret)) = token.split_once('=') else {
             return;
         };
@@ -235,18 +232,18 @@ impl World {
         state.access.add_token(user, name, secret, false);
     }
 
-    /// Says what a guest's disk starts.
+    /// Sets what the disk of a guest boots.
     pub fn set_boots(&self, vmid: u32, boots: Boots) {
         if let Some(guest) = self.state().guests.get_mut(&vmid) {
             guest.boots = boots;
         }
     }
 
-    /// Returns the World inside a guest, while the guest is a hypervisor that runs and has booted.
+    /// Returns the World inside a guest, while the guest is a booted hypervisor.
     ///
-    /// It is made the first time it is asked for. Stopping the guest takes its power: it is shown
-    /// again after the next start, with its guests off. Destroying the guest ends it. It runs on the same
-    /// clock, has one host with the guest's name, and a storage `local`. `prepare` adds to it.
+    /// It is created by the first call, with the same clock, one host named like the guest, and a
+    /// storage `local`; `prepare` adds to this. After a restart of the guest its own guests are
+    /// stopped. It is removed with the guest.
     pub fn inside(&self, vmid: u32, prepare: impl FnOnce(Builder) -> Builder) -> Option<Self> {
         let now = self.now();
         let mut state = self.state();

@@ -1,7 +1,5 @@
-//! The pretended network: which addresses guests get when their configuration names none.
-//!
-//! In: a guest that starts. Out: an address per interface, the same one for as long as it is there.
-//! Never: one address for two guests, or for a guest and a host.
+//! The simulated DHCP server: assigns addresses to guests that have no static one. A guest keeps its
+//! address until it is deleted; no address is assigned twice.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,12 +7,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::state::State;
 
-/// The second byte of the first World's addresses.
+/// The second byte of the addresses in the outermost World.
 const FIRST: u8 = 77;
-/// How many addresses a network gives away: 250 times 250.
+/// Number of addresses in a network: 250 times 250.
 const ADDRESSES: u64 = 62_500;
 
-/// Hands a network to each of the Worlds that are inside each other; all clones are the same.
+/// Assigns a network to each of a set of nested Worlds. Clones share the counter.
 #[derive(Clone)]
 pub(crate) struct Networks(Arc<AtomicU8>);
 
@@ -29,7 +27,7 @@ impl Networks {
         Self(Arc::new(AtomicU8::new(next)))
     }
 
-    /// Returns the next network. There are 256; then they come again.
+    /// Assigns the next network. There are 256, then they repeat.
     pub(crate) fn take(&self) -> u8 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
@@ -40,7 +38,7 @@ impl Networks {
 }
 
 impl State {
-    /// Gives the interfaces of a guest the addresses they ask for.
+    /// Assigns addresses to the interfaces of a guest that use DHCP.
     pub(crate) fn lease(&mut self, vmid: u32) {
         let Some(guest) = self.guests.get(&vmid) else {
             return;
@@ -53,7 +51,7 @@ impl State {
         }
     }
 
-    /// Takes the first free address at or after the one that the id of a guest points to.
+    /// Takes the first free address, starting with the one derived from the guest id.
     fn free_address(&mut self, vmid: u32) -> Ipv4Addr {
         let at = |id: u64| {
             let byte = |number: u64| u8::try_from(number % 250).unwrap_or(0);
@@ -85,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_whose_ids_point_to_one_address_get_two() {
+    fn guests_with_colliding_ids_get_different_addresses() {
         let world = network(62_600);
         let two = [("net0".to_owned(), "virtio=BC:24:11:00:00:02".to_owned())];
         world.put_guest("pve1", Kind::Qemu, 100, two.into());
@@ -94,12 +92,12 @@ mod tests {
         state.lease(62_600);
         assert_ne!(state.guests[&100].leases, state.guests[&62_600].leases);
         let held = state.guests[&100].leases.clone();
-        state.forget(100, 0.0);
+        state.remove_guest(100, 0.0);
         assert!(held.values().all(|address| !state.leased.contains(address)));
     }
 
     #[test]
-    fn no_guest_gets_the_address_of_a_host() {
+    fn no_guest_gets_a_host_address() {
         let world = network(62_500);
         let mut state = world.state();
         state.lease(62_500);

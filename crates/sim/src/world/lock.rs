@@ -1,7 +1,5 @@
-//! Locks with holders and queues: files in `/var/lock`, shared or exclusive, with a timeout.
-//!
-//! In: a name, how it is wanted and for how long to wait. Out: a hold that ends when dropped, or a timeout.
-//! Never: a lock that outlives its holder; two exclusive holders.
+//! Lock files such as those in `/var/lock`: shared or exclusive, first come first served, with a
+//! timeout.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +8,6 @@ use std::time::Duration;
 use homestak_api::runtime::SharedClock;
 use tokio::sync::oneshot;
 
-/// How a lock is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Shared,
@@ -21,7 +18,7 @@ pub(crate) enum Mode {
 struct Entry {
     shared: usize,
     exclusive: bool,
-    queue: VecDeque<(Mode, oneshot::Sender<()>)>,
+    queue: VecDeque<(Mode, oneshot::Sender<LockGuard>)>,
 }
 
 impl Entry {
@@ -39,6 +36,13 @@ impl Entry {
         }
     }
 
+    fn release(&mut self, mode: Mode) {
+        match mode {
+            Mode::Shared => self.shared = self.shared.saturating_sub(1),
+            Mode::Exclusive => self.exclusive = false,
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.shared == 0 && !self.exclusive && self.queue.is_empty()
     }
@@ -48,9 +52,10 @@ impl Entry {
 #[derive(Clone, Default)]
 pub(crate) struct Locks(Arc<Mutex<HashMap<String, Entry>>>);
 
-/// The right to go on. Dropping it passes the lock on.
-pub(crate) struct Hold {
-    locks: Locks,
+/// A held lock. Dropping it releases the lock to the next in the queue.
+pub(crate) struct LockGuard {
+    /// `None` once it was released.
+    locks: Option<Locks>,
     name: String,
     mode: Mode,
 }
@@ -60,58 +65,55 @@ impl Locks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a lock that is free now.
-    pub(crate) fn try_take(&self, name: &str, mode: Mode) -> Option<Hold> {
+    /// Takes a lock if it is free.
+    pub(crate) fn try_take(&self, name: &str, mode: Mode) -> Option<LockGuard> {
         let mut entries = self.entries();
         let entry = entries.entry(name.to_owned()).or_default();
         if !entry.is_free_for(mode) || !entry.queue.is_empty() {
             return None;
         }
         entry.take(mode);
-        Some(self.hold(name, mode))
+        Some(self.guard(name, mode))
     }
 
-    /// Waits for a lock, first come first served. `None` is a timeout.
+    /// Waits for a lock. Returns `None` after the timeout.
     pub(crate) async fn take(
         &self,
         name: &str,
         mode: Mode,
-        patience: Duration,
+        timeout: Duration,
         clock: &SharedClock,
-    ) -> Option<Hold> {
+    ) -> Option<LockGuard> {
         let mut turn = {
             let mut entries = self.entries();
             let entry = entries.entry(name.to_owned()).or_default();
             if entry.is_free_for(mode) && entry.queue.is_empty() {
                 entry.take(mode);
-                return Some(self.hold(name, mode));
+                return Some(self.guard(name, mode));
             }
-            let (give, turn) = oneshot::channel();
-            entry.queue.push_back((mode, give));
+            let (sender, turn) = oneshot::channel();
+            entry.queue.push_back((mode, sender));
             turn
         };
         tokio::select! {
             biased;
-            // Cancel safety: a turn that was given and not taken is passed on below or by `pass_on`.
-            given = &mut turn => given.ok().map(|()| self.hold(name, mode)),
+            // Cancel safety: the guard itself is sent, so a lock that is not received is released.
+            granted = &mut turn => granted.ok(),
             // Cancel safety: a dropped sleep has no effect.
-            () = clock.sleep(patience) => {
+            () = clock.sleep(timeout) => {
                 turn.close();
-                // The turn may have been given in the same moment; then it is ours to return.
-                if turn.try_recv().is_ok() {
-                    drop(self.hold(name, mode));
-                } else {
-                    // Whoever waits behind this one may be able to go now.
-                    self.wake(name);
-                }
+                // The lock may have been granted at the same time; then it is released.
+                drop(turn.try_recv());
+                // The next in the queue may be able to take the lock now.
+                self.wake(name);
                 None
             }
         }
     }
 
-    fn hold(&self, name: &str, mode: Mode) -> Hold {
-        Hold {
-            locks: self.clone(),
+    fn guard(&self, name: &str, mode: Mode) -> LockGuard {
+        LockGuard {
+            locks: Some(self.clone()),
             name: name.to_owned(),
             mode,
         }
@@ -120,7 +122,7 @@ impl Locks {
     fn wake(&self, name: &str) {
         let mut entries = self.entries();
         if let Some(entry) = entries.get_mut(name) {
-            pass_on(entry);
+            self.grant(name, entry);
             if entry.is_idle() {
                 entries.remove(name);
             }
@@ -128,37 +130,40 @@ impl Locks {
     }
 }
 
-fn pass_on(entry: &mut Entry) {
-    while let Some((mode, _)) = entry.queue.front() {
-        let mode = *mode;
-        let dead = entry
-            .queue
-            .front()
-            .is_some_and(|(_, give)| give.is_closed());
-        if !dead && !entry.is_free_for(mode) {
-            return;
-        }
-        let Some((_, give)) = entry.queue.pop_front() else {
-            return;
-        };
-        if !dead && give.send(()).is_ok() {
+impl Locks {
+    /// Grants the lock to those at the front of the queue that can have it.
+    fn grant(&self, name: &str, entry: &mut Entry) {
+        while let Some((mode, sender)) = entry.queue.front() {
+            let mode = *mode;
+            if sender.is_closed() {
+                entry.queue.pop_front();
+                continue;
+            }
+            if !entry.is_free_for(mode) {
+                return;
+            }
+            let Some((_, sender)) = entry.queue.pop_front() else {
+                return;
+            };
             entry.take(mode);
+            if let Err(mut unwanted) = sender.send(self.guard(name, mode)) {
+                // Released here: dropping it would lock `entries` again.
+                unwanted.locks = None;
+                entry.release(mode);
+            }
         }
     }
 }
 
-impl Drop for Hold {
+impl Drop for LockGuard {
     fn drop(&mut self) {
-        {
-            let mut entries = self.locks.entries();
-            if let Some(entry) = entries.get_mut(&self.name) {
-                match self.mode {
-                    Mode::Shared => entry.shared = entry.shared.saturating_sub(1),
-                    Mode::Exclusive => entry.exclusive = false,
-                }
-            }
+        let Some(locks) = self.locks.take() else {
+            return;
+        };
+        if let Some(entry) = locks.entries().get_mut(&self.name) {
+            entry.release(self.mode);
         }
-        self.locks.wake(&self.name);
+        locks.wake(&self.name);
     }
 }
 
@@ -168,7 +173,7 @@ mod tests {
     use crate::world::clock::SteppedClock;
 
     #[tokio::test]
-    async fn shared_holders_keep_an_exclusive_one_waiting_until_the_timeout() {
+    async fn an_exclusive_lock_times_out_while_shared_ones_are_held() {
         let stepped = SteppedClock::starting_at(jiff::Timestamp::UNIX_EPOCH);
         let clock: SharedClock = Arc::new(stepped.clone());
         let locks = Locks::default();
@@ -179,6 +184,21 @@ mod tests {
         let (outcome, ()) = tokio::join!(waiting, stepping);
         assert!(outcome.is_none());
         drop(first);
+        assert!(locks.try_take("lock-1", Mode::Exclusive).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_lock_granted_to_someone_who_left_is_free_again() {
+        let stepped = SteppedClock::starting_at(jiff::Timestamp::UNIX_EPOCH);
+        let clock: SharedClock = Arc::new(stepped);
+        let locks = Locks::default();
+        let first = locks.try_take("lock-1", Mode::Exclusive);
+        let timeout = Duration::from_secs(10);
+        let mut waiting = Box::pin(locks.take("lock-1", Mode::Exclusive, timeout, &clock));
+        let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx)));
+        assert!(polled.await.is_pending());
+        drop(first);
+        drop(waiting);
         assert!(locks.try_take("lock-1", Mode::Exclusive).is_some());
     }
 }

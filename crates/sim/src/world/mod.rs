@@ -1,27 +1,24 @@
-//! The World: a library that pretends to be one or more hosts with Proxmox VE.
-//!
-//! In: a [`Builder`], then calls. Out: answers as Proxmox VE gives them, and facts for tests.
-//! Never: sockets; those are in `http`.
+//! The model of a simulated Proxmox VE installation with one or more hosts.
 
 pub(crate) mod access;
 pub(crate) mod build;
 pub(crate) mod clock;
+pub(crate) mod crash;
 pub(crate) mod event;
 pub(crate) mod fault;
 pub(crate) mod fleet;
 pub(crate) mod inspect;
-pub(crate) mod keep;
 pub(crate) mod lease;
 pub(crate) mod lock;
-pub(crate) mod outage;
-pub(crate) mod person;
+pub(crate) mod operator;
 pub(crate) mod random;
 pub(crate) mod run;
+pub(crate) mod save;
+pub(crate) mod serde_helpers;
 pub(crate) mod stale;
 pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod timing;
-pub(crate) mod words;
 pub(crate) mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,18 +31,18 @@ use homestak_api::runtime::{SharedClock, Spawner};
 
 pub use build::Builder;
 pub use clock::{Pace, SteppedClock};
-pub use event::{Event, Script, ScriptError, Timed};
+pub use event::{Event, Script, ScriptError, TimedEvent};
 pub use fault::{Call, Fault, FaultKind};
 pub use inspect::GuestFacts;
-pub use keep::RestoreError;
+pub use save::RestoreError;
 pub use state::{Boots, Kind};
-pub use timing::{Stages, Timing};
+pub use timing::{BootStages, Timing};
 
 use lease::Networks;
 use lock::Locks;
 use state::State;
 
-/// A pretended cluster. Cheap to clone; all clones are the same World.
+/// A simulated Proxmox VE installation. Clones are cheap and share the state.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
@@ -55,33 +52,34 @@ struct Inner {
     stepped: Option<SteppedClock>,
     locks: Locks,
     spawner: Spawner,
-    born: f64,
+    /// When the World began, in seconds since the epoch.
+    started: f64,
     networks: Networks,
-    /// Who was shown which list when.
+    /// Recent answers to list calls, for the fault that shows an old one.
     lists: Mutex<VecDeque<(f64, String, serde_json::Value)>>,
-    /// How often the state was held to be changed.
+    /// How often the state was borrowed mutably.
     changes: AtomicU64,
-    /// Calls that came, and calls that were answered.
+    /// Calls received and calls answered.
     begun: AtomicU64,
     ended: AtomicU64,
-    /// How often each kind of call came.
+    /// Number of calls by method and path.
     counted: Mutex<BTreeMap<String, u64>>,
 }
 
-/// The state, held. Whoever reaches for a change is counted, so that it is known when to save.
-pub(crate) struct Held<'w> {
+/// The locked state. Mutable access is counted, which shows when to save.
+pub(crate) struct StateGuard<'w> {
     state: MutexGuard<'w, State>,
     changes: &'w AtomicU64,
 }
 
-impl Deref for Held<'_> {
+impl Deref for StateGuard<'_> {
     type Target = State;
     fn deref(&self) -> &State {
         &self.state
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for StateGuard<'_> {
     fn deref_mut(&mut self) -> &mut State {
         self.changes.fetch_add(1, Ordering::Relaxed);
         &mut self.state
@@ -95,7 +93,7 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// Starts to build a World.
+    /// Returns a builder.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -106,12 +104,12 @@ impl World {
         stepped: Option<SteppedClock>,
         networks: Networks,
     ) -> Self {
-        let born = seconds(&clock);
-        Self::born_at(born, state, clock, stepped, networks)
+        let started = seconds(&clock);
+        Self::started_at(started, state, clock, stepped, networks)
     }
 
-    fn born_at(
-        born: f64,
+    fn started_at(
+        started: f64,
         state: State,
         clock: SharedClock,
         stepped: Option<SteppedClock>,
@@ -123,7 +121,7 @@ impl World {
             stepped,
             locks: Locks::default(),
             spawner: Spawner::default(),
-            born,
+            started,
             networks,
             lists: Mutex::default(),
             changes: AtomicU64::new(0),
@@ -133,9 +131,9 @@ impl World {
         }))
     }
 
-    /// Returns the state. Never held across a wait.
-    pub(crate) fn state(&self) -> Held<'_> {
-        Held {
+    /// Locks the state. The guard must not be held across an `await`.
+    pub(crate) fn state(&self) -> StateGuard<'_> {
+        StateGuard {
             state: self.0.state.lock().unwrap_or_else(PoisonError::into_inner),
             changes: &self.0.changes,
         }
@@ -145,12 +143,12 @@ impl World {
         &self.0.locks
     }
 
-    /// Returns the clock everything in here waits on.
+    /// Returns the clock of the World.
     pub fn clock(&self) -> &SharedClock {
         &self.0.clock
     }
 
-    /// Returns the clock to step, when time is stepped.
+    /// Returns the clock to advance, if time is stepped.
     pub fn stepped(&self) -> Option<&SteppedClock> {
         self.0.stepped.as_ref()
     }
@@ -159,23 +157,23 @@ impl World {
         &self.0.spawner
     }
 
-    /// Returns now, in seconds since the epoch.
+    /// Returns the current time in seconds since the epoch.
     pub(crate) fn now(&self) -> f64 {
         seconds(&self.0.clock)
     }
 
-    /// Returns now in whole seconds.
+    /// Returns the current time in whole seconds.
     pub(crate) fn epoch(&self) -> i64 {
         self.0.clock.now().as_second()
     }
 
-    /// Returns seconds since the hosts booted, which was a while before the World began.
+    /// Returns the uptime of the hosts in seconds.
     pub(crate) fn uptime(&self) -> f64 {
-        self.now() - self.0.born + BOOTED_BEFORE
+        self.now() - self.0.started + BOOTED_BEFORE
     }
 
-    /// Returns when the status daemon last looked.
-    pub(crate) fn last_sweep(&self) -> f64 {
+    /// Returns when the status daemon last updated the cluster's list of guests.
+    pub(crate) fn last_status_update(&self) -> f64 {
         let every = self.state().timing.sweep.as_secs_f64().max(0.001);
         (self.now() / every).floor() * every
     }
@@ -187,7 +185,7 @@ impl World {
     }
 }
 
-/// How long the hosts had been up when the World began, in seconds.
+/// Uptime of the hosts when the World began, in seconds.
 const BOOTED_BEFORE: f64 = 6_000.0;
 
 fn seconds(clock: &SharedClock) -> f64 {

@@ -1,9 +1,6 @@
-//! Randomness from a seed, so that a run can be had again.
-//!
-//! In: a seed. Out: numbers, identifiers and addresses.
-//! Never: the system's entropy.
+//! Random values from a seed, so that runs can be repeated.
 
-/// A splitmix64 generator: small, fast, and good enough to pretend.
+/// A splitmix64 generator, which is small, fast and sufficient for a simulation.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Random(u64);
 
@@ -22,7 +19,6 @@ impl Random {
 
     /// Returns a number in `0.0..1.0`.
     pub(crate) fn fraction(&mut self) -> f64 {
-        // 53 bits are what a double holds.
         let bits = u32::try_from(self.next() >> 32).unwrap_or(0);
         f64::from(bits) / (f64::from(u32::MAX) + 1.0)
     }
@@ -43,7 +39,7 @@ impl Random {
         text
     }
 
-    /// Returns an address with PVE's prefix.
+    /// Returns a MAC address with the prefix of Proxmox.
     pub(crate) fn mac(&mut self) -> String {
         let bits = self.next();
         format!(

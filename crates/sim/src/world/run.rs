@@ -1,16 +1,13 @@
-//! Runs tasks: gives them a UPID, a log and a way to be stopped.
-//!
-//! In: a kind, an id and what to do. Out: the UPID at once; log and exit status later.
-//! Never: a task without an end.
+//! Runs tasks. The UPID is returned when a task starts; log and exit status follow.
 
 use std::time::Duration;
 
 use super::World;
-use super::lock::{Hold, Mode};
+use super::lock::{LockGuard, Mode};
 use super::state::Kind;
-use super::task::Birth;
+use super::task::NewTask;
 
-/// Who asked, for which host, in which worker of it.
+/// The host, identity and worker of the call that starts a task.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) node: String,
@@ -18,10 +15,10 @@ pub(crate) struct Origin {
     pub(crate) worker: Option<usize>,
 }
 
-/// Stands for the UPID of a job that waits for nothing, not even for a lock.
-const AT_ONCE: &str = "at once";
+/// Replaces the UPID in a job that never waits, not even for a lock.
+const IMMEDIATE: &str = "immediate";
 
-/// What a task sees of the World.
+/// The context of a running task.
 #[derive(Clone)]
 pub(crate) struct Job {
     pub(crate) world: World,
@@ -52,7 +49,7 @@ impl World {
                     .get(&origin.node)
                     .is_some_and(|host| host.workers.has_warned(index))
             });
-            state.tasks.start(&Birth {
+            state.tasks.start(&NewTask {
                 node: &origin.node,
                 kind,
                 id,
@@ -68,12 +65,12 @@ impl World {
             upid: upid.clone(),
         };
         let running = work(job.clone());
-        // Cancel safety: only the end of the program drops it; the World ends with it.
+        // Cancel safety: it is dropped only when the program ends.
         self.spawner().spawn("simulated task", async move {
             let fork = job.world.state().timing.fork;
             job.world.sleep(fork).await;
-            // Stopped or not, it runs: it stops at its first wait and clears up behind itself.
-            // Only when its host lost power is nothing cleared up.
+            // A cancelled task still runs: it stops at its next wait and cleans up. Only a task
+            // that was aborted ends without cleanup.
             let token = job.token().unwrap_or_default();
             let mut running = std::pin::pin!(running);
             let outcome = tokio::select! {
@@ -85,7 +82,7 @@ impl World {
                     }
                     running.await
                 }
-                // Cancel safety: dropped only above, where that is the point.
+                // Cancel safety: dropped only above, where that is intended.
                 outcome = &mut running => outcome,
             };
             let now = job.world.epoch();
@@ -94,8 +91,8 @@ impl World {
         upid
     }
 
-    /// Does what a task does without its waits, and records it as one that has ended.
-    pub(crate) fn end_task<Work, Run>(
+    /// Runs a task without its waits and records it as ended.
+    pub(crate) fn run_task_immediately<Work, Run>(
         &self,
         origin: &Origin,
         kind: &str,
@@ -106,16 +103,15 @@ impl World {
         Work: FnOnce(Job) -> Run,
         Run: Future<Output = Result<(), String>> + Send + 'static,
     {
-        // A job that is no task waits for nothing.
-        let outcome = at_once(work(Job {
+        let outcome = poll_once(work(Job {
             world: self.clone(),
             node: origin.node.clone(),
-            upid: AT_ONCE.to_owned(),
+            upid: IMMEDIATE.to_owned(),
         }));
         let outcome = outcome.unwrap_or_else(|| Err("got timeout".to_owned()));
         let (now, ticks) = (self.epoch(), self.ticks());
         let mut state = self.state();
-        let upid = state.tasks.start(&Birth {
+        let upid = state.tasks.start(&NewTask {
             node: &origin.node,
             kind,
             id,
@@ -128,29 +124,29 @@ impl World {
         outcome.map(|()| upid)
     }
 
-    /// Returns hundredths of a second since boot, as the kernel counts process starts.
+    /// Returns the uptime in hundredths of a second, the unit of process start times.
     fn ticks(&self) -> u64 {
         (self.uptime() * 100.0).max(0.0) as u64
     }
 
-    /// Takes a guest's config lock for a call that waits in its worker.
+    /// Takes the configuration lock of a guest, for a call without a task.
     pub(crate) async fn lock_config(
         &self,
         kind: Kind,
         vmid: u32,
-        patience: Option<Duration>,
-    ) -> Result<Hold, String> {
+        timeout: Option<Duration>,
+    ) -> Result<LockGuard, String> {
         let file = kind.lock_file(vmid);
-        let patience = patience.unwrap_or_else(|| self.state().timing.config_lock);
+        let timeout = timeout.unwrap_or_else(|| self.state().timing.config_lock);
         self.locks()
-            .take(&file, Mode::Exclusive, patience, self.clock())
+            .take(&file, Mode::Exclusive, timeout, self.clock())
             .await
-            .ok_or_else(|| timeout(&file))
+            .ok_or_else(|| lock_timeout(&file))
     }
 }
 
-/// Runs what waits for nothing. `None` when it would have to wait.
-pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
+/// Polls a future once. Returns `None` if it would have to wait.
+pub(crate) fn poll_once<T>(work: impl Future<Output = T>) -> Option<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(work).poll(&mut context) {
         std::task::Poll::Ready(outcome) => Some(outcome),
@@ -158,8 +154,8 @@ pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Returns PVE's words for a lock that was not had in time.
-pub(crate) fn timeout(file: &str) -> String {
+/// Returns PVE's message for a lock timeout.
+pub(crate) fn lock_timeout(file: &str) -> String {
     format!("can't lock file '{file}' - got timeout")
 }
 
@@ -191,8 +187,8 @@ impl Job {
         task.is_none_or(|task| task.ended.is_some())
     }
 
-    /// Says that the task is stopped. When its host lost power it says nothing ever again: it is
-    /// dropped where it stands, also when the power went while it was being polled.
+    /// Returns the error of a cancelled task. Never returns if the task was aborted, so that it is
+    /// dropped without cleanup, even if that happened while it was being polled.
     async fn interrupted(&self) -> String {
         if self.has_ended() {
             std::future::pending::<()>().await;
@@ -200,7 +196,7 @@ impl Job {
         "received interrupt".to_owned()
     }
 
-    /// Waits, unless the task is stopped meanwhile.
+    /// Waits, or fails if the task is cancelled meanwhile.
     pub(crate) async fn sleep(&self, duration: Duration) -> Result<(), String> {
         let Some(token) = self.token() else {
             return Ok(());
@@ -215,22 +211,22 @@ impl Job {
         if token.is_cancelled() {
             return Err(self.interrupted().await);
         }
-        self.world.catch_up();
+        self.world.apply_due_events();
         Ok(())
     }
 
-    /// Takes a lock as a task does: it says so when it has to wait.
+    /// Takes a lock, and logs when it has to wait.
     pub(crate) async fn lock(
         &self,
         file: &str,
         mode: Mode,
-        patience: Duration,
-    ) -> Result<Hold, String> {
+        timeout: Duration,
+    ) -> Result<LockGuard, String> {
         if let Some(hold) = self.world.locks().try_take(file, mode) {
             return Ok(hold);
         }
-        if self.upid == AT_ONCE {
-            return Err(timeout(file));
+        if self.upid == IMMEDIATE {
+            return Err(lock_timeout(file));
         }
         self.log("trying to acquire lock...");
         let clock = self.world.clock().clone();
@@ -240,26 +236,26 @@ impl Job {
             // Cancel safety: the token stays cancelled.
             () = token.cancelled() => return Err(self.interrupted().await),
             // Cancel safety: a wait for a lock leaves the queue when dropped.
-            hold = self.world.locks().take(file, mode, patience, &clock) => hold,
+            hold = self.world.locks().take(file, mode, timeout, &clock) => hold,
         };
         match hold {
             Some(hold) => {
                 self.log(" OK");
                 Ok(hold)
             }
-            None => Err(timeout(file)),
+            None => Err(lock_timeout(file)),
         }
     }
 
-    pub(crate) async fn lock_guest(&self, kind: Kind, vmid: u32) -> Result<Hold, String> {
-        let patience = self.world.state().timing.config_lock;
-        self.lock(&kind.lock_file(vmid), Mode::Exclusive, patience)
+    pub(crate) async fn lock_guest(&self, kind: Kind, vmid: u32) -> Result<LockGuard, String> {
+        let timeout = self.world.state().timing.config_lock;
+        self.lock(&kind.lock_file(vmid), Mode::Exclusive, timeout)
             .await
     }
 
-    /// Takes the lock of a storage, which allocating and freeing need.
-    pub(crate) async fn lock_storage(&self, storage: &str) -> Result<Hold, String> {
-        let patience = self.world.state().timing.config_lock;
+    /// Takes the lock of a storage, as required to allocate and free volumes.
+    pub(crate) async fn lock_storage(&self, storage: &str) -> Result<LockGuard, String> {
+        let timeout = self.world.state().timing.config_lock;
         let shared = self
             .world
             .state()
@@ -271,15 +267,15 @@ impl Job {
         } else {
             format!("/var/lock/pve-manager/pve-storage-{storage}@{}", self.node)
         };
-        let hold = self.lock(&file, Mode::Exclusive, patience).await;
+        let hold = self.lock(&file, Mode::Exclusive, timeout).await;
         hold.map_err(|fault| match fault.as_str() {
             "received interrupt" => fault,
             _ if shared => format!("cfs-lock 'storage-{storage}' error: got lock request timeout"),
-            _ => timeout(&format!("/var/lock/pve-manager/pve-storage-{storage}")),
+            _ => lock_timeout(&format!("/var/lock/pve-manager/pve-storage-{storage}")),
         })
     }
 
-    /// Works for a while, and for as long as a replay says such work takes.
+    /// Waits for the duration of some work, or longer if a replay requires it.
     pub(crate) async fn work(&self, duration: Duration) -> Result<(), String> {
         let now = self.world.now();
         let until = {
@@ -292,28 +288,29 @@ impl Job {
             .await
     }
 
-    /// Copies for as long as it takes, sharing the storage's speed with other copies.
+    /// Waits for the duration of a copy, which shares the speed of the storage with other copies.
     pub(crate) async fn copy(
         &self,
         storage: &str,
         bytes: u64,
         limit: Option<u64>,
     ) -> Result<(), String> {
-        // Each host has disks of its own; only a shared storage is shared.
-        let lane = {
+        // Each host has its own disks, except for shared storages.
+        let key = {
             let state = self.world.state();
-            let place = state.storages.get(storage).map(|one| one.place(&self.node));
-            format!("{storage}@{}", place.unwrap_or_default())
+            let known = state.storages.get(storage);
+            let host = known.map(|known| known.volume_host(&self.node));
+            format!("{storage}@{}", host.unwrap_or_default())
         };
         let duration = {
             let mut state = self.world.state();
-            let running = state.copies.entry(lane.clone()).or_default();
+            let running = state.copies.entry(key.clone()).or_default();
             *running += 1;
             let sharing = *running;
             state.timing.copy(bytes, limit, sharing)
         };
         let outcome = self.work(duration).await;
-        if let Some(running) = self.world.state().copies.get_mut(&lane) {
+        if let Some(running) = self.world.state().copies.get_mut(&key) {
             *running = running.saturating_sub(1);
         }
         outcome

@@ -1,7 +1,4 @@
-//! Lists as they were shown before, for the fault that shows an old one.
-//!
-//! In: what a list showed, to whom, and when. Out: what the same question was answered with then.
-//! Never: the answer to another question; a list of all things is not one of guests.
+//! Remembers recent lists, for the fault that returns an old one.
 
 use std::sync::PoisonError;
 
@@ -10,12 +7,12 @@ use serde_json::Value;
 use super::World;
 use crate::calls::Request;
 
-/// How many lists are remembered.
+/// Number of remembered lists.
 const KEPT: usize = 64;
-/// Lists of larger Worlds are not remembered: memory is for guests.
+/// Lists of Worlds with more guests are not remembered, to save memory.
 const LARGEST: usize = 1_000;
 
-/// Whether a call reads something that others change: a list of guests, files or tasks.
+/// Whether a call reads a list, such as those of guests, files or tasks.
 fn is_list(request: &Request) -> bool {
     let last = request.api_path().rsplit('/').next().unwrap_or("");
     request.method == "GET"
@@ -25,8 +22,8 @@ fn is_list(request: &Request) -> bool {
         )
 }
 
-/// Whoever asks the same with the same rights is answered the same.
-fn question(request: &Request) -> String {
+/// Returns the key of a list: credentials, path and parameters.
+fn list_key(request: &Request) -> String {
     format!(
         "{:?} {} {:?}",
         request.credentials,
@@ -36,26 +33,26 @@ fn question(request: &Request) -> String {
 }
 
 impl World {
-    pub(crate) fn remember(&self, question: String, list: &Value) {
+    pub(crate) fn remember_list(&self, key: String, list: &Value) {
         let now = self.now();
         let mut lists = self.0.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        lists.push_back((now, question, list.clone()));
+        lists.push_back((now, key, list.clone()));
         if lists.len() > KEPT {
             lists.pop_front();
         }
     }
 
-    /// Returns the question to remember an answer under, if it is one that can be old.
-    pub(crate) fn question(&self, request: &Request) -> Option<String> {
+    /// Returns the key under which to remember an answer, if it is a list.
+    pub(crate) fn list_key(&self, request: &Request) -> Option<String> {
         let small = || self.state().guests.len() <= LARGEST;
-        (is_list(request) && small()).then(|| question(request))
+        (is_list(request) && small()).then(|| list_key(request))
     }
 
-    /// Returns the newest answer that is at least so many seconds old, or the oldest there is.
+    /// Returns the newest remembered list that is at least this many seconds old, or the oldest.
     pub(crate) fn old_list(&self, request: &Request, seconds: f64) -> Option<Value> {
-        let (now, wanted) = (self.now(), question(request));
+        let (now, wanted) = (self.now(), list_key(request));
         let lists = self.0.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = || lists.iter().filter(|(_, asked, _)| *asked == wanted);
+        let same = || lists.iter().filter(|(_, key, _)| *key == wanted);
         let old = same().rev().find(|(at, _, _)| now - at >= seconds);
         old.or_else(|| same().next())
             .map(|(_, _, list)| list.clone())

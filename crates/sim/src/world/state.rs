@@ -1,7 +1,4 @@
-//! What there is: hosts, storages and their volumes, guests, pools, tasks.
-//!
-//! In: changes made by calls and tasks. Out: the facts answers are made from.
-//! Never: waiting, permissions, HTTP.
+//! The state of a World: hosts, storages and their volumes, guests, pools, tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -13,13 +10,13 @@ use super::access::Access;
 use super::event::Event;
 use super::fault::Faults;
 use super::random::Random;
+use super::serde_helpers::{self, Keyword};
 use super::task::Tasks;
 use super::timing::Timing;
-use super::words::{self, Word};
 use super::worker::Workers;
 use crate::guest::config::Config;
 
-/// A machine with Proxmox VE on it.
+/// A Proxmox VE host.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -32,23 +29,23 @@ pub(crate) struct Host {
     pub(crate) workers: Workers,
 }
 
-/// What starts when a disk made from an image starts.
+/// What a disk boots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Boots {
-    /// Nothing that talks: no agent, and it ignores a shutdown.
+    /// Nothing: no agent answers, and a shutdown is ignored.
     #[default]
     Nothing,
     /// A system with a guest agent.
     System,
-    /// A hypervisor: while it runs, it has an API of its own.
+    /// A Proxmox VE host with its own API.
     Hypervisor,
 }
 
 /// A file or disk on a storage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Volume {
-    #[serde(deserialize_with = "words::word")]
-    pub(crate) content: Word,
+    #[serde(deserialize_with = "serde_helpers::keyword")]
+    pub(crate) content: Keyword,
     pub(crate) format: String,
     pub(crate) size: u64,
     pub(crate) used: u64,
@@ -56,19 +53,19 @@ pub(crate) struct Volume {
     pub(crate) vmid: Option<u32>,
     pub(crate) parent: Option<String>,
     pub(crate) boots: Boots,
-    /// What a backup holds.
+    /// The content of a backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) backup: Option<Box<Backup>>,
 }
 
 impl Volume {
-    /// Whether it goes when a guest goes, which its backups do not.
+    /// Whether it is deleted with a guest, unlike its backups.
     pub(crate) fn is_disk_of(&self, vmid: u32) -> bool {
         self.vmid == Some(vmid) && self.backup.is_none()
     }
 }
 
-/// A guest as it was when it was backed up.
+/// The state of a guest in a backup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Backup {
     pub(crate) kind: Kind,
@@ -88,7 +85,7 @@ pub(crate) struct BackupDisk {
     pub(crate) used: u64,
 }
 
-/// A storage. Volumes are kept by host, or under no host when it is shared.
+/// A storage. The host in a volume's key is empty if the storage is shared.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Storage {
     pub(crate) name: String,
@@ -98,46 +95,45 @@ pub(crate) struct Storage {
     pub(crate) shared: bool,
     pub(crate) hosts: Option<BTreeSet<String>>,
     pub(crate) total: u64,
-    /// What is used besides the volumes.
+    /// Bytes used by other data than volumes.
     pub(crate) base_used: u64,
-    /// What cannot be used although it is free, as reserved blocks are not.
+    /// Free bytes that cannot be used, such as reserved blocks.
     pub(crate) reserved: u64,
-    /// Refuses new data, as a full disk does.
+    /// Whether new data is refused.
     pub(crate) full: bool,
-    /// Whether it is switched on.
     #[serde(default = "yes")]
     pub(crate) enabled: bool,
-    /// Whether it is a file system of its own, instead of a directory beside others.
+    /// Whether it is a separate file system, not a directory on the root file system.
     #[serde(default)]
     pub(crate) own_filesystem: bool,
-    /// Whether that file system is there.
+    /// Whether that file system is mounted.
     #[serde(default = "yes")]
     pub(crate) mounted: bool,
-    /// Settings of its definition that are only shown.
+    /// Settings that are returned but have no effect.
     #[serde(default)]
     pub(crate) options: BTreeMap<String, String>,
-    #[serde(with = "words::pairs")]
+    #[serde(with = "serde_helpers::pairs")]
     pub(crate) volumes: BTreeMap<(String, String), Volume>,
 }
 
-/// The part of a file system that is kept for root, as ext4 does: one in so many.
+/// The share of a file system reserved for root, as in ext4: 1/20.
 pub(crate) const RESERVED_SHARE: u64 = 20;
 
-/// What storages that were kept before these fields existed are.
+/// The value of fields that are missing in Worlds saved by earlier versions.
 fn yes() -> bool {
     true
 }
 
-/// How full a storage is.
+/// The usage of a storage, in bytes.
 pub(crate) struct Usage {
     pub(crate) total: u64,
     pub(crate) used: u64,
-    /// What can be written, which is less than what is not used.
+    /// Without reserved blocks, so less than `total - used`.
     pub(crate) available: u64,
 }
 
 impl Storage {
-    /// Returns an empty storage of files that holds everything.
+    /// Returns an empty directory storage for all content types.
     pub(crate) fn directory(name: &str, kind: &str, path: &str, shared: bool) -> Self {
         Self {
             name: name.to_owned(),
@@ -162,8 +158,8 @@ impl Storage {
         }
     }
 
-    /// Returns the place of a host's volumes.
-    pub(crate) fn place(&self, host: &str) -> String {
+    /// Returns the host in the keys of a host's volumes: none if the storage is shared.
+    pub(crate) fn volume_host(&self, host: &str) -> String {
         if self.shared {
             String::new()
         } else {
@@ -176,21 +172,21 @@ impl Storage {
     }
 
     pub(crate) fn volume(&self, host: &str, name: &str) -> Option<&Volume> {
-        self.volumes.get(&(self.place(host), name.to_owned()))
+        self.volumes.get(&(self.volume_host(host), name.to_owned()))
     }
 
-    /// Returns the bytes of a host's volumes.
+    /// Returns the bytes used by a host's volumes.
     fn bytes(&self, host: &str) -> u64 {
-        let place = self.place(host);
-        let volumes = self.volumes.range((place.clone(), String::new())..);
+        let host = self.volume_host(host);
+        let volumes = self.volumes.range((host.clone(), String::new())..);
         volumes
-            .take_while(|((at, _), _)| *at == place)
+            .take_while(|((at, _), _)| *at == host)
             .map(|(_, volume)| volume.used)
             .sum()
     }
 
-    /// Fails when it cannot be used now.
-    pub(crate) fn is_active(&self) -> Result<(), String> {
+    /// Fails if it is disabled or not mounted.
+    pub(crate) fn check_active(&self) -> Result<(), String> {
         if !self.enabled {
             return Err(format!("storage '{}' is disabled", self.name));
         }
@@ -213,7 +209,7 @@ impl Storage {
             "import" => format!("{}/import/{file}", self.path),
             "snippets" => format!("{}/snippets/{file}", self.path),
             "backup" => format!("{}/dump/{file}", self.path),
-            // A linked clone names its base first: only the last two parts are its own.
+            // The name of a linked clone starts with its base; its path is the last two parts.
             _ => {
                 let parts: Vec<&str> = name.split('/').collect();
                 let own = parts.len().saturating_sub(2);
@@ -223,7 +219,7 @@ impl Storage {
     }
 }
 
-/// Virtual machine or container.
+/// The kind of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A virtual machine.
@@ -233,15 +229,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the word in paths: `qemu` or `lxc`.
-    pub fn word(self) -> &'static str {
+    /// Returns the name in API paths: `qemu` or `lxc`.
+    pub fn api_name(self) -> &'static str {
         match self {
             Self::Qemu => "qemu",
             Self::Lxc => "lxc",
         }
     }
 
-    /// Returns the word in messages: `VM` or `CT`.
+    /// Returns the name in messages: `VM` or `CT`.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Qemu => "VM",
@@ -249,7 +245,7 @@ impl Kind {
         }
     }
 
-    /// Returns the directory of its configuration files.
+    /// Returns the directory of the configuration files.
     pub(crate) fn directory(self) -> &'static str {
         match self {
             Self::Qemu => "qemu-server",
@@ -266,17 +262,17 @@ impl Kind {
     }
 }
 
-/// A guest that runs.
+/// The state of a running guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) pid: u64,
     pub(crate) since: f64,
-    /// When it has its address.
+    /// When it gets its address.
     #[serde(default)]
     pub(crate) address_from: f64,
     /// When its agent starts to answer.
     pub(crate) agent_from: Option<f64>,
-    /// When its SSH starts to answer.
+    /// When SSH starts to answer.
     #[serde(default)]
     pub(crate) ssh_from: Option<f64>,
 }
@@ -292,17 +288,17 @@ pub(crate) struct Snapshot {
     pub(crate) config: Config,
 }
 
-/// A guest that is gone, as the status sweep may still know it.
-pub(crate) struct Former {
+/// A deleted guest that the status daemon may still know.
+pub(crate) struct DeletedGuest {
     at: f64,
     touched: f64,
-    view: Seen,
-    seen: Option<Seen>,
+    summary: GuestSummary,
+    seen: Option<GuestSummary>,
 }
 
-/// What the status sweep saw last.
+/// The fields of a guest that the status daemon collects.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct GuestSummary {
     pub(crate) name: String,
     pub(crate) running_since: Option<f64>,
     pub(crate) template: bool,
@@ -322,29 +318,30 @@ pub(crate) struct Guest {
     pub(crate) snapshots: Vec<Snapshot>,
     /// The snapshot the current state descends from.
     pub(crate) parent: Option<String>,
-    /// What the sweep saw before the last change; `None` when it has seen nothing yet.
-    pub(crate) seen: Option<Seen>,
+    /// What the status daemon collected before the last change; `None` if it did not run since the
+    /// guest was created.
+    pub(crate) seen: Option<GuestSummary>,
     pub(crate) touched: f64,
     pub(crate) boots: Boots,
-    /// What the pretended network gave each of its interfaces.
+    /// Addresses from DHCP by interface.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) leases: BTreeMap<u32, Ipv4Addr>,
-    /// The World inside, once it has run. It is kept beside the state, because it is one itself.
+    /// The nested World, once it exists. It is saved next to the state.
     #[serde(skip)]
     pub(crate) inner: Option<World>,
 }
 
-/// Everything.
+/// The state of a World.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) name: Option<String>,
     pub(crate) hosts: BTreeMap<String, Host>,
     pub(crate) storages: BTreeMap<String, Storage>,
     pub(crate) guests: BTreeMap<u32, Guest>,
-    /// Guests that were removed a moment ago. The cluster's list joins by id, so a new guest with
-    /// such an id is shown with what the sweep saw of the one before it.
+    /// Guests deleted since the last run of the status daemon. The cluster's list joins by id, so a
+    /// new guest with the same id is listed with the data of the deleted one.
     #[serde(skip)]
-    pub(crate) former: BTreeMap<u32, Former>,
+    pub(crate) deleted: BTreeMap<u32, DeletedGuest>,
     pub(crate) pools: BTreeMap<String, String>,
     pub(crate) pool_of: BTreeMap<u32, String>,
     /// The storages in each pool.
@@ -357,45 +354,45 @@ pub(crate) struct State {
     pub(crate) timing: Timing,
     pub(crate) quorate: bool,
     pub(crate) downloads: BTreeMap<String, (u64, String)>,
-    /// How many copies run on a storage, which share its speed. None do after a restart.
+    /// Number of running copies by storage and host; they share its speed.
     #[serde(skip)]
     pub(crate) copies: BTreeMap<String, u32>,
-    /// Until when copies for a guest last at least, by its id. Only a replay knows such times.
+    /// The earliest end of running tasks by guest id; set only by a replay.
     #[serde(skip)]
     pub(crate) busy: BTreeMap<String, f64>,
-    /// Containers whose file system does not grow with its volume.
-    #[serde(default)]
-    pub(crate) stubborn: BTreeSet<u32>,
-    /// Whether the next change works on `boot` before the drives; nothing leaves it to chance.
+    /// Containers whose file system does not grow with the volume.
+    #[serde(default, rename = "stubborn")]
+    pub(crate) fixed_size_filesystems: BTreeSet<u32>,
+    /// Whether the next change processes `boot` before the drives; random if `None`.
     #[serde(skip)]
     pub(crate) boot_first: Option<bool>,
-    /// What happens to the World by itself, and when.
+    /// Scripted events by time.
     #[serde(default)]
     pub(crate) events: Vec<(f64, Event)>,
-    /// The highest number under which each scope of a driver was changed.
+    /// The highest fencing number by scope.
     #[serde(default)]
     pub(crate) fences: BTreeMap<String, i64>,
     pub(crate) secret: String,
-    /// Which pretended network this World is; no two Worlds inside each other share one.
+    /// The second byte of all addresses; differs between nested Worlds.
     pub(crate) network: u8,
-    /// Addresses that network has given away.
+    /// Addresses in use.
     pub(crate) leased: BTreeSet<Ipv4Addr>,
 }
 
 impl State {
-    /// Refuses a change under an older number than the highest that was seen of its scope.
-    pub(crate) fn admit(&mut self, scope: String, number: i64) -> Result<(), String> {
+    /// Refuses a change whose fencing number is lower than the highest one of its scope.
+    pub(crate) fn check_fence(&mut self, scope: String, number: i64) -> Result<(), String> {
         let highest = self.fences.entry(scope).or_insert(number);
         if *highest > number {
             return Err(format!(
-                "the lease of this run was taken from it: its number is {number}, and {highest} was used since"
+                "this run lost its lease: its fencing number is {number}, but {highest} was used since"
             ));
         }
         *highest = number;
         Ok(())
     }
 
-    /// Returns a guest of this kind on this host, or the fault PVE names.
+    /// Returns a guest of this kind on this host, or PVE's error.
     pub(crate) fn guest(&self, node: &str, kind: Kind, vmid: u32) -> Result<&Guest, String> {
         self.guests
             .get(&vmid)
@@ -421,9 +418,9 @@ impl State {
             .ok_or_else(|| format!("storage '{name}' does not exist"))
     }
 
-    /// Returns how full a storage is. Directories on one file system share its space.
+    /// Returns the usage of a storage. Directories on the same file system share its space.
     pub(crate) fn usage(&self, storage: &Storage, host: &str) -> Usage {
-        let beside = |other: &&Storage| {
+        let shares_filesystem = |other: &&Storage| {
             other.name != storage.name
                 && !other.own_filesystem
                 && !storage.own_filesystem
@@ -432,7 +429,7 @@ impl State {
         let others: u64 = self
             .storages
             .values()
-            .filter(beside)
+            .filter(shares_filesystem)
             .map(|other| other.bytes(host))
             .sum();
         let total = storage.total;
@@ -457,8 +454,8 @@ impl State {
         self.storages.get(storage)?.volume(host, name)
     }
 
-    /// Fails when an id is used already.
-    pub(crate) fn is_free(&self, vmid: u32) -> Result<(), String> {
+    /// Fails if an id is in use.
+    pub(crate) fn check_free(&self, vmid: u32) -> Result<(), String> {
         match self.guests.get(&vmid) {
             None => Ok(()),
             Some(guest) => Err(format!(
@@ -469,31 +466,34 @@ impl State {
         }
     }
 
-    /// Adds a guest. Until the next sweep it is listed as the one that had its id before.
-    pub(crate) fn add_guest(&mut self, mut guest: Guest, last_sweep: f64) {
-        let former = self.former.remove(&guest.vmid);
-        guest.seen = former.filter(|one| one.at > last_sweep).and_then(|one| {
-            if one.touched <= last_sweep {
-                Some(one.view)
-            } else {
-                one.seen
-            }
-        });
+    /// Adds a guest. Until the status daemon runs again, it is listed with the data of the deleted
+    /// guest that had its id.
+    pub(crate) fn add_guest(&mut self, mut guest: Guest, last_status_update: f64) {
+        let deleted = self.deleted.remove(&guest.vmid);
+        guest.seen = deleted
+            .filter(|one| one.at > last_status_update)
+            .and_then(|one| {
+                if one.touched <= last_status_update {
+                    Some(one.summary)
+                } else {
+                    one.seen
+                }
+            });
         self.guests.insert(guest.vmid, guest);
     }
 
-    /// Forgets a guest: its configuration, its pool and its addresses.
-    pub(crate) fn forget(&mut self, vmid: u32, now: f64) {
-        let forgotten = now - self.timing.sweep.as_secs_f64();
-        self.former.retain(|_, one| one.at > forgotten);
+    /// Removes a guest and releases its addresses. Its volumes remain.
+    pub(crate) fn remove_guest(&mut self, vmid: u32, now: f64) {
+        let oldest = now - self.timing.sweep.as_secs_f64();
+        self.deleted.retain(|_, one| one.at > oldest);
         if let Some(guest) = self.guests.remove(&vmid) {
-            let former = Former {
+            let deleted = DeletedGuest {
                 at: now,
                 touched: guest.touched,
-                view: guest.view(),
+                summary: guest.summary(),
                 seen: guest.seen,
             };
-            self.former.insert(vmid, former);
+            self.deleted.insert(vmid, deleted);
             for address in guest.leases.values() {
                 self.leased.remove(address);
             }
@@ -501,19 +501,19 @@ impl State {
         self.pool_of.remove(&vmid);
     }
 
-    /// Removes a volume by its full id. Returns whether there was one.
+    /// Removes a volume by its full id. Returns whether it existed.
     pub(crate) fn remove_volume(&mut self, host: &str, volid: &str) -> bool {
         let Some((storage, name)) = volid.split_once(':') else {
             return false;
         };
         self.storages.get_mut(storage).is_some_and(|storage| {
-            let key = (storage.place(host), name.to_owned());
+            let key = (storage.volume_host(host), name.to_owned());
             storage.volumes.remove(&key).is_some()
         })
     }
 }
 
-/// Returns PVE's words for a guest that is not there.
+/// Returns PVE's error for a guest that does not exist.
 pub(crate) fn missing(node: &str, kind: Kind, vmid: u32) -> String {
     format!(
         "Configuration file 'nodes/{node}/{}/{vmid}.conf' does not exist",
@@ -522,16 +522,16 @@ pub(crate) fn missing(node: &str, kind: Kind, vmid: u32) -> String {
 }
 
 impl Guest {
-    /// Remembers what the sweep knew before a change. Must be called before the change.
-    pub(crate) fn touch(&mut self, now: f64, last_sweep: f64) {
-        if self.touched <= last_sweep {
-            self.seen = Some(self.view());
+    /// Stores what the status daemon knows. Must be called before every change.
+    pub(crate) fn touch(&mut self, now: f64, last_status_update: f64) {
+        if self.touched <= last_status_update {
+            self.seen = Some(self.summary());
         }
         self.touched = now;
     }
 
-    pub(crate) fn view(&self) -> Seen {
-        Seen {
+    pub(crate) fn summary(&self) -> GuestSummary {
+        GuestSummary {
             name: self.name(),
             running_since: self.running.as_ref().map(|running| running.since),
             template: self.is_template(),
@@ -541,10 +541,10 @@ impl Guest {
         }
     }
 
-    /// Fails while the configuration has a lock, apart from those that do not matter to the caller.
-    pub(crate) fn unlocked(&self, harmless: &[&str]) -> Result<(), String> {
+    /// Fails if the guest is locked, unless by one of the ignored locks.
+    pub(crate) fn check_unlocked(&self, ignored: &[&str]) -> Result<(), String> {
         match self.config.value("lock") {
-            Some(lock) if !harmless.contains(&lock) => {
+            Some(lock) if !ignored.contains(&lock) => {
                 Err(format!("{} is locked ({lock})", self.kind.title()))
             }
             _ => Ok(()),

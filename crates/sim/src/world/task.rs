@@ -1,14 +1,11 @@
-//! Tasks: what runs after the answer was given, with a UPID, a log and an exit status.
-//!
-//! In: a kind, an id, who asked. Out: the UPID at once, and later the end.
-//! Never: what a task does; that is given to it.
+//! The table of tasks: UPID, log and exit status of each.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-/// How many ended tasks a host remembers. PVE keeps about a thousand in its index.
+/// Number of ended tasks to keep. PVE keeps about a thousand in its index.
 const REMEMBERED: usize = 5_000;
 
 /// One task.
@@ -21,22 +18,23 @@ pub(crate) struct Task {
     pub(crate) started: i64,
     pub(crate) kind: String,
     pub(crate) id: String,
-    /// The identity, token included.
+    /// The identity, including the token.
     pub(crate) identity: String,
     pub(crate) log: Vec<String>,
     pub(crate) ended: Option<i64>,
     pub(crate) exit: Option<String>,
     #[serde(skip)]
     pub(crate) cancel: CancellationToken,
-    /// Warnings it will end with if all goes well.
+    /// Number of warnings so far.
     pub(crate) warnings: u32,
-    /// Whether it dies when its work is done.
-    #[serde(default)]
-    pub(crate) doomed: bool,
+    /// Whether it is killed when its work is done.
+    #[serde(default, rename = "doomed")]
+    pub(crate) killed_at_end: bool,
 }
 
 impl Task {
-    fn cut(&mut self, now: i64) {
+    /// Ends a running task with an unknown status, as a power failure does.
+    pub(crate) fn abort(&mut self, now: i64) {
         if self.ended.is_none() {
             self.ended = Some(now);
             self.exit = Some("unexpected status".to_owned());
@@ -55,8 +53,8 @@ impl Task {
     }
 }
 
-/// What makes a UPID.
-pub(crate) struct Birth<'a> {
+/// The parameters of a new task.
+pub(crate) struct NewTask<'a> {
     pub(crate) node: &'a str,
     pub(crate) kind: &'a str,
     pub(crate) id: &'a str,
@@ -66,7 +64,7 @@ pub(crate) struct Birth<'a> {
     pub(crate) warned: bool,
 }
 
-/// Every task the World remembers.
+/// The tasks of a World.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Tasks {
     pub(crate) by_upid: BTreeMap<String, Task>,
@@ -76,34 +74,34 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Returns a fresh process id.
+    /// Returns an unused process id.
     pub(crate) fn next_pid(&mut self) -> u64 {
         self.last_pid += 1;
         1000 + self.last_pid
     }
 
     /// Registers a task and returns its UPID.
-    pub(crate) fn start(&mut self, birth: &Birth<'_>) -> String {
+    pub(crate) fn start(&mut self, new: &NewTask<'_>) -> String {
         let pid = self.next_pid();
         let upid = format!(
             "UPID:{}:{:08X}:{:08X}:{:08X}:{}:{}:{}:",
-            birth.node, pid, birth.ticks, birth.now, birth.kind, birth.id, birth.identity
+            new.node, pid, new.ticks, new.now, new.kind, new.id, new.identity
         );
         let task = Task {
             upid: upid.clone(),
-            node: birth.node.to_owned(),
+            node: new.node.to_owned(),
             pid,
-            pstart: birth.ticks,
-            started: birth.now,
-            kind: birth.kind.to_owned(),
-            id: birth.id.to_owned(),
-            identity: birth.identity.to_owned(),
+            pstart: new.ticks,
+            started: new.now,
+            kind: new.kind.to_owned(),
+            id: new.id.to_owned(),
+            identity: new.identity.to_owned(),
             log: Vec::new(),
             ended: None,
             exit: None,
             cancel: CancellationToken::new(),
-            warnings: u32::from(birth.warned),
-            doomed: false,
+            warnings: u32::from(new.warned),
+            killed_at_end: false,
         };
         self.by_upid.insert(upid.clone(), task);
         self.order.push_back(upid.clone());
@@ -126,24 +124,24 @@ impl Tasks {
         }
     }
 
-    /// Ends what still runs, as the loss of power does: nothing is left to say how it went.
-    pub(crate) fn cut(&mut self, now: i64) {
+    /// Aborts all running tasks.
+    pub(crate) fn abort_all(&mut self, now: i64) {
         for task in self.by_upid.values_mut() {
-            task.cut(now);
+            task.abort(now);
         }
     }
 
-    /// Has a task die when its work is done.
-    pub(crate) fn doom(&mut self, upid: &str) {
+    /// Makes a task die when its work is done.
+    pub(crate) fn kill_at_end(&mut self, upid: &str) {
         if let Some(task) = self.by_upid.get_mut(upid) {
-            task.doomed = true;
+            task.killed_at_end = true;
         }
     }
 
-    /// Ends one task in the same way.
+    /// Aborts one task.
     pub(crate) fn kill(&mut self, upid: &str, now: i64) {
         if let Some(task) = self.by_upid.get_mut(upid) {
-            task.cut(now);
+            task.abort(now);
         }
     }
 
@@ -151,12 +149,12 @@ impl Tasks {
         let Some(task) = self.by_upid.get_mut(upid) else {
             return;
         };
-        // What was cut stays as it was cut.
+        // An aborted task keeps its status.
         if task.ended.is_some() {
             return;
         }
-        if task.doomed {
-            task.cut(now);
+        if task.killed_at_end {
+            task.abort(now);
             return;
         }
         let (exit, line) = match outcome {
@@ -177,7 +175,7 @@ impl Tasks {
     }
 }
 
-/// Whether a text is a UPID.
+/// Whether a string is a UPID.
 pub(crate) fn is_upid(text: &str) -> bool {
     let parts: Vec<&str> = text.split(':').collect();
     parts.len() == 9

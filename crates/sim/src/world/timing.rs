@@ -1,72 +1,69 @@
-//! How long things take.
-//!
-//! In: what is done. Out: a duration, before jitter and load.
-//! Never: waiting; whoever asks waits.
+//! The durations of simulated operations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Speeds and durations, as measured on a small real installation. All may be changed.
+/// Speeds and durations. The defaults were measured on a small real installation.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Timing {
-    /// Time a worker spends on a call that only reads.
+    /// Duration of a call that only reads.
     pub read: Duration,
-    /// Time a worker spends on a call that changes something.
+    /// Duration of a call that changes something.
     pub write: Duration,
-    /// Time a task needs before it does anything.
+    /// From the start of a task to its first action.
     pub fork: Duration,
-    /// Bytes per second a storage copies at, shared by the copies that run.
+    /// Copy speed of a storage in bytes per second, shared by its running copies.
     pub copy_speed: u64,
-    /// Making an empty disk.
+    /// Creating an empty disk.
     pub allocate: Duration,
     /// Starting a virtual machine, until its process runs.
     pub vm_start: Duration,
     /// Starting a container.
     pub ct_start: Duration,
-    /// Bytes per second a container's archive is unpacked at.
+    /// Speed of unpacking a container archive, in bytes per second.
     pub unpack_speed: u64,
-    /// From the start of a virtual machine to its address; five seconds, and no later than the
-    /// agent, when absent.
+    /// From the start of a virtual machine to its address. Default: five seconds, but no later than
+    /// the agent.
     #[serde(default)]
     pub address: Option<Duration>,
     /// From start to the guest agent's first answer.
     pub boot: Duration,
-    /// From the start of a virtual machine to its SSH; with the agent when absent.
+    /// From the start of a virtual machine to SSH. Default: same as the agent.
     #[serde(default)]
     pub ssh: Option<Duration>,
-    /// Virtual machines by name whose stages take another time.
+    /// Boot stages of individual virtual machines, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub stages: BTreeMap<String, Stages>,
-    /// From a request to shut down to the guest being off.
+    pub stages: BTreeMap<String, BootStages>,
+    /// From a shutdown request to the guest being off.
     pub shutdown: Duration,
-    /// Between two sweeps of the status daemon.
+    /// Interval of the status daemon.
     pub sweep: Duration,
-    /// How long a config lock is waited for.
+    /// Timeout of a configuration lock.
     pub config_lock: Duration,
-    /// How long a failed login takes to be answered.
+    /// Delay of the answer to a failed login.
     pub refusal: Duration,
-    /// How much of a rate-limited copy counts: runs of zeros are skipped.
+    /// Share of a copy that counts against a rate limit; runs of zeros are skipped.
     pub limited_share: f64,
 }
 
 /// From the start of a virtual machine to its address, in seconds.
 const ADDRESS: f64 = 5.0;
 
-/// In which stages a virtual machine boots: seconds from each of its starts. What is absent takes
-/// as long as for any other.
+/// The boot stages of a virtual machine, in seconds from its start. Absent stages keep their
+/// duration.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stages {
-    /// The name of the machine; every other one too when absent.
+pub struct BootStages {
+    /// The name of the machine; all machines if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<String>,
-    /// To its address.
+    /// When it gets its address.
     #[serde(default)]
     pub address: Option<f64>,
-    /// To the first answer of its agent.
+    /// When its agent answers.
     #[serde(default)]
     pub agent: Option<f64>,
-    /// To its SSH.
+    /// When SSH answers.
     #[serde(default)]
     pub ssh: Option<f64>,
 }
@@ -96,8 +93,8 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Returns when a virtual machine of that name has its address, agent and SSH, in seconds from
-    /// its start. `jitter` varies the time of the agent.
+    /// Returns the seconds from the start of a virtual machine to its address, agent and SSH.
+    /// `jitter` is a factor for the agent.
     pub(crate) fn stages_of(&self, name: &str, jitter: f64) -> (f64, f64, f64) {
         let own = self.stages.get(name).cloned().unwrap_or_default();
         let usual = self.boot.as_secs_f64() * jitter;
@@ -108,7 +105,7 @@ impl Timing {
         (address, agent, own.ssh.unwrap_or(ssh))
     }
 
-    /// Returns how long a copy takes while `sharing` copies run. `limit` is in KiB per second.
+    /// Returns the duration of a copy while `sharing` copies run. `limit` is in KiB per second.
     pub(crate) fn copy(&self, bytes: u64, limit: Option<u64>, sharing: u32) -> Duration {
         let bytes = bytes as f64;
         let free = bytes * f64::from(sharing.max(1)) / self.copy_speed.max(1) as f64;

@@ -1,38 +1,36 @@
-//! The few workers of the privileged daemon, and what happens when they are all busy.
-//!
-//! In: a request that wants a worker. Out: a worker, sooner or later, or a broken pipe.
-//! Never: more requests at work than there are workers.
+//! The workers of the privileged daemon. Requests queue while all of them are busy, and some of the
+//! queued connections are closed, as in Proxmox VE.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// How long a worker keeps a connection it accepted and has not read from, in seconds.
-/// A worker that is blocked longer than this closes it: the proxy then answers 596.
+/// Seconds after which a worker closes a connection that it accepted but did not read from, because
+/// it was blocked. The proxy then answers 596.
 const ACCEPTED_IDLE: f64 = 5.0;
 
-/// How many workers the daemon of a host has.
+/// Number of workers per host.
 const WORKERS: usize = 3;
 
-/// What a waiting request is told.
-enum Turn {
-    Go(usize),
-    Broken,
+/// The end of a request's wait for a worker.
+enum Assignment {
+    Serve(usize),
+    Closed,
 }
 
 struct Waiting {
-    tell: oneshot::Sender<Turn>,
+    sender: oneshot::Sender<Assignment>,
     accepted: f64,
 }
 
 struct Inner {
     idle: Vec<usize>,
     workers: usize,
-    backlog: VecDeque<oneshot::Sender<Turn>>,
-    /// A connection each worker accepted besides the one it serves.
+    backlog: VecDeque<oneshot::Sender<Assignment>>,
+    /// The additional connection that each worker accepted besides the one it serves.
     extra: Vec<Option<Waiting>>,
-    /// Warnings that leaked into a worker; tasks it starts inherit them.
+    /// Whether a request warned in each worker; its later tasks inherit the warning.
     warned: Vec<bool>,
 }
 
@@ -40,9 +38,9 @@ struct Inner {
 #[derive(Clone)]
 pub(crate) struct Workers(Arc<Mutex<Inner>>);
 
-/// A worker at work. Dropping it frees the worker.
+/// A busy worker. Dropping it releases the worker.
 pub(crate) struct Worker {
-    of: Workers,
+    workers: Workers,
     pub(crate) index: usize,
     now: Arc<dyn Fn() -> f64 + Send + Sync>,
 }
@@ -69,27 +67,27 @@ impl Workers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a worker. `None` is a connection that a blocked worker closed.
+    /// Waits for a worker. Returns `None` if a blocked worker closed the connection.
     pub(crate) async fn enter(&self, now: Arc<dyn Fn() -> f64 + Send + Sync>) -> Option<Worker> {
-        let turn = {
+        let receiver = {
             let mut inner = self.lock();
             if let Some(index) = inner.idle.pop() {
                 return Some(self.worker(index, now));
             }
-            let (tell, turn) = oneshot::channel();
-            inner.backlog.push_back(tell);
-            turn
+            let (sender, receiver) = oneshot::channel();
+            inner.backlog.push_back(sender);
+            receiver
         };
-        // Cancel safety: a turn told to a request that went away is noticed by the next release.
-        match turn.await {
-            Ok(Turn::Go(index)) => Some(self.worker(index, now)),
-            Ok(Turn::Broken) | Err(_) => None,
+        // Cancel safety: `release` skips requests whose receiver was dropped.
+        match receiver.await {
+            Ok(Assignment::Serve(index)) => Some(self.worker(index, now)),
+            Ok(Assignment::Closed) | Err(_) => None,
         }
     }
 
     fn worker(&self, index: usize, now: Arc<dyn Fn() -> f64 + Send + Sync>) -> Worker {
         Worker {
-            of: self.clone(),
+            workers: self.clone(),
             index,
             now,
         }
@@ -99,24 +97,24 @@ impl Workers {
         let mut inner = self.lock();
         if let Some(extra) = inner.extra[index].take() {
             if now - extra.accepted > ACCEPTED_IDLE {
-                let _ = extra.tell.send(Turn::Broken);
-            } else if extra.tell.send(Turn::Go(index)).is_ok() {
+                let _ = extra.sender.send(Assignment::Closed);
+            } else if extra.sender.send(Assignment::Serve(index)).is_ok() {
                 return;
             }
         }
         loop {
             let crowded = inner.backlog.len() > inner.workers;
-            let Some(tell) = inner.backlog.pop_front() else {
+            let Some(sender) = inner.backlog.pop_front() else {
                 inner.idle.push(index);
                 return;
             };
-            if tell.send(Turn::Go(index)).is_err() {
+            if sender.send(Assignment::Serve(index)).is_err() {
                 continue;
             }
-            // A worker that wakes to a crowd accepts one connection more than it serves.
-            if crowded && let Some(tell) = inner.backlog.pop_back() {
+            // With a long backlog, a worker accepts one connection more than it serves.
+            if crowded && let Some(sender) = inner.backlog.pop_back() {
                 inner.extra[index] = Some(Waiting {
-                    tell,
+                    sender,
                     accepted: now,
                 });
             }
@@ -124,14 +122,14 @@ impl Workers {
         }
     }
 
-    /// Remembers that a request in this worker warned.
+    /// Records that a request in this worker warned.
     pub(crate) fn warn(&self, index: usize) {
         if let Some(flag) = self.lock().warned.get_mut(index) {
             *flag = true;
         }
     }
 
-    /// Whether tasks of this worker end with a warning that is not theirs.
+    /// Whether tasks of this worker inherit a warning.
     pub(crate) fn has_warned(&self, index: usize) -> bool {
         self.lock().warned.get(index).copied().unwrap_or(false)
     }
@@ -140,6 +138,6 @@ impl Workers {
 impl Drop for Worker {
     fn drop(&mut self) {
         let now = (self.now)();
-        self.of.release(self.index, now);
+        self.workers.release(self.index, now);
     }
 }

@@ -1,16 +1,16 @@
-//! Backups and restored backups.
+//! Backup and restore.
 
 use super::*;
 
 #[tokio::test]
-async fn a_restored_vm_is_the_same_machine_again_unless_it_is_unique() {
+async fn a_restored_vm_keeps_its_identity_unless_unique_is_set() {
     let world = world();
     make_vm(&world).await;
     let source = config(&world, "pve1/qemu/411").await;
     let archive = back_up(&world, 411).await;
     assert!(archive.starts_with("local:backup/vzdump-qemu-411-2026_01_01-00_"));
     assert!(archive.ends_with(".vma.zst"));
-    let cases: &[(Request, &[(&str, Fate)])] = &[
+    let cases: &[(Request, &[(&str, Expected)])] = &[
         (
             restore_vm(&archive, 417),
             &[
@@ -69,13 +69,13 @@ async fn a_restored_vm_is_the_same_machine_again_unless_it_is_unique() {
 }
 
 #[tokio::test]
-async fn a_restored_container_keeps_everything_and_unique_renews_its_address() {
+async fn a_restored_container_keeps_its_mac_address_unless_unique_is_set() {
     let world = world();
     make_ct(&world).await;
     let source = config(&world, "pve1/lxc/421").await;
     let archive = back_up(&world, 421).await;
     assert!(archive.ends_with(".tar.zst"));
-    for (unique, fate, target) in [(0, Kept, 426), (1, New, 427)] {
+    for (unique, expected, target) in [(0, Kept, 426), (1, New, 427)] {
         let request = restore_ct(&archive, target).with("unique", unique);
         assert_eq!(outcome(&world, request).await, "task OK");
         let copy = config(&world, &format!("pve1/lxc/{target}")).await;
@@ -87,7 +87,7 @@ async fn a_restored_container_keeps_everything_and_unique_renews_its_address() {
             &[
                 ("description", Kept),
                 ("hostname", Kept),
-                ("net0.hwaddr", fate),
+                ("net0.hwaddr", expected),
             ],
         );
     }
@@ -116,7 +116,7 @@ async fn a_restored_container_keeps_everything_and_unique_renews_its_address() {
 }
 
 #[tokio::test]
-async fn restoring_over_a_guest_needs_force_and_one_that_is_off_and_not_protected() {
+async fn restoring_over_a_guest_needs_force_and_a_stopped_unprotected_guest() {
     let world = world();
     make_vm(&world).await;
     make_ct(&world).await;
@@ -165,7 +165,8 @@ async fn restoring_over_a_guest_needs_force_and_one_that_is_off_and_not_protecte
             "task OK"
         );
         let after = config(&world, &path).await;
-        let kept: &[(&str, Fate)] = &[("tags", Kept), ("description", Kept), ("protection", Kept)];
+        let kept: &[(&str, Expected)] =
+            &[("tags", Kept), ("description", Kept), ("protection", Kept)];
         check("restored over itself", &before, &after, kept);
         world.change_guest(vmid, &[("protection", "0")]).unwrap();
         let power = |what: &str| Request::post(&format!("/nodes/{path}/{what}"));
@@ -173,7 +174,7 @@ async fn restoring_over_a_guest_needs_force_and_one_that_is_off_and_not_protecte
         assert_eq!(outcome(&world, over(vmid).with("force", 1)).await, runs);
         assert_eq!(outcome(&world, power(off)).await, "task OK");
     }
-    // A VM's disk is made again under its name, a container's gets the next number.
+    // The disk of a VM keeps its name, that of a container gets the next number.
     let disk = |path: &'static str, key: &'static str| {
         let world = world.clone();
         async move { part(&config(&world, path).await, key) }
@@ -190,11 +191,11 @@ async fn restoring_over_a_guest_needs_force_and_one_that_is_off_and_not_protecte
     let disks = volumes
         .iter()
         .filter(|(_, volume)| volume.contains("-disk-"));
-    assert_eq!(disks.count(), 2, "no disk is left behind: {volumes:?}");
+    assert_eq!(disks.count(), 2, "no disk is left over: {volumes:?}");
 }
 
 #[tokio::test]
-async fn a_backup_has_notes_and_a_protected_one_stays_when_it_is_deleted() {
+async fn a_backup_has_notes_and_a_protected_one_cannot_be_deleted() {
     let world = world();
     make_ct(&world).await;
     let archive = back_up(&world, 421).await;
@@ -215,7 +216,7 @@ async fn a_backup_has_notes_and_a_protected_one_stays_when_it_is_deleted() {
         outcome(&world, Request::delete(&path)).await,
         format!("task cannot remove protected volume '{name}' on 'local'")
     );
-    // The backups of a guest outlive it.
+    // Deleting a guest keeps its backups.
     world.change_guest(421, &[("protection", "0")]).unwrap();
     world.delete_guest(421).unwrap();
     let list = Request::get("/nodes/pve1/storage/local/content").with("content", "backup");
@@ -234,20 +235,20 @@ async fn a_backup_has_notes_and_a_protected_one_stays_when_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_guest_is_locked_while_it_is_backed_up() {
+async fn a_guest_is_locked_during_its_backup() {
     let world = world();
     make_vm(&world).await;
     world.set_copy_speed(10_000);
     let request = Request::post("/nodes/pve1/vzdump").with("vmid", 411);
     assert!(call(&world, request).await.is_ok());
-    pass(&world, 2).await;
+    advance(&world, 2).await;
     let during = config(&world, "pve1/qemu/411").await;
     assert_eq!(part(&during, "lock").as_deref(), Some("backup"));
     assert_eq!(
         outcome(&world, clone("qemu", 411, 412)).await,
         "500 VM is locked (backup)"
     );
-    pass(&world, 60).await;
+    advance(&world, 60).await;
     let after = config(&world, "pve1/qemu/411").await;
     assert_eq!(part(&after, "lock"), None);
     world.change_guest(411, &[("lock", "snapshot")]).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_clone_of_a_vm_keeps_tags_and_notes_and_gets_an_identity_of_its_own() {
+async fn a_clone_of_a_vm_keeps_tags_and_notes_and_gets_a_new_identity() {
     let world = world();
     make_vm(&world).await;
     let source = config(&world, "pve1/qemu/411").await;
@@ -11,13 +11,13 @@ async fn a_clone_of_a_vm_keeps_tags_and_notes_and_gets_an_identity_of_its_own() 
         .with("snapname", "s1")
         .with("description", "before");
     assert_eq!(outcome(&world, snapshot).await, "task OK");
-    let identity: &[(&str, Fate)] = &[
+    let identity: &[(&str, Expected)] = &[
         ("smbios1.uuid", New),
         ("vmgenid", New),
         ("net0.virtio", New),
         ("net1.virtio", New),
     ];
-    let cases: &[(Request, &[(&str, Fate)])] = &[
+    let cases: &[(Request, &[(&str, Expected)])] = &[
         (
             clone("qemu", 411, 412).with("full", 1),
             &[
@@ -70,7 +70,7 @@ async fn a_clone_of_a_container_keeps_its_host_name_tags_and_notes() {
         Some("marker: uuid 2222\nsecond line\n"),
         "notes of a container end in a newline"
     );
-    let cases: &[(Request, &[(&str, Fate)])] = &[
+    let cases: &[(Request, &[(&str, Expected)])] = &[
         (
             clone("lxc", 421, 422).with("full", 1),
             &[
@@ -102,21 +102,21 @@ async fn a_clone_of_a_container_keeps_its_host_name_tags_and_notes() {
 }
 
 #[tokio::test]
-async fn linked_clones_stand_on_templates_and_are_refused_elsewhere() {
+async fn linked_clones_need_a_template() {
     let world = world();
     make_vm(&world).await;
     make_ct(&world).await;
-    let say = |kind: &str, from: u32| clone(kind, from, 499);
+    let refused = |kind: &str, from: u32| clone(kind, from, 499);
     assert_eq!(
-        outcome(&world, say("qemu", 411).with("full", 0)).await,
+        outcome(&world, refused("qemu", 411).with("full", 0)).await,
         "500 Linked clone feature is not supported for 'local:411/vm-411-disk-0.qcow2' (scsi1)"
     );
     assert_eq!(
-        outcome(&world, say("lxc", 421).with("full", 0)).await,
+        outcome(&world, refused("lxc", 421).with("full", 0)).await,
         "500 Linked clone feature for 'local:421/vm-421-disk-0.raw' is not available"
     );
     assert_eq!(
-        outcome(&world, say("qemu", 411).with("snapname", "none")).await,
+        outcome(&world, refused("qemu", 411).with("snapname", "none")).await,
         "500 snapshot 'none' does not exist"
     );
     let template = |path: &str| Request::post(&format!("/nodes/pve1/{path}/template"));
@@ -133,22 +133,22 @@ async fn linked_clones_stand_on_templates_and_are_refused_elsewhere() {
         outcome(&world, template("qemu/411")).await,
         "500 you can't convert a template to a template"
     );
-    // The answer for a container names no task, and the task is not done yet.
+    // The answer for a container has no UPID, and the task is still running.
     let answer = call(&world, template("lxc/421")).await;
     assert!(answer.is_ok() && answer.data().is_null());
     let before = config(&world, "pve1/lxc/421").await;
     assert_eq!(part(&before, "template"), None);
-    pass(&world, 10).await;
+    advance(&world, 10).await;
     let after = config(&world, "pve1/lxc/421").await;
     assert_eq!(part(&after, "template").as_deref(), Some("1"));
     assert_eq!(
-        outcome(&world, say("lxc", 421)).await,
+        outcome(&world, refused("lxc", 421)).await,
         "500 Linked clone feature for 'local:421/base-421-disk-0.raw' is not available"
     );
     for name in ["storage", "format"] {
         let value = if name == "storage" { "small" } else { "raw" };
         assert_eq!(
-            outcome(&world, say("qemu", 411).with(name, value)).await,
+            outcome(&world, refused("qemu", 411).with(name, value)).await,
             format!("500 parameter '{name}' not allowed for linked clones")
         );
     }

@@ -1,4 +1,4 @@
-//! Locked and half-created guests, and changes that wait for a restart.
+//! Locked and incomplete guests, and changes that need a restart.
 
 use super::*;
 
@@ -14,18 +14,18 @@ fn post(path: &str) -> Request {
     Request::post(&at(path))
 }
 
-async fn free(world: &World, path: &str) {
+async fn unprotect(world: &World, path: &str) {
     let change = put(&format!("{path}/config")).with("protection", 0);
     assert_eq!(outcome(world, change).await, "200");
 }
 
 #[tokio::test]
-async fn a_lock_refuses_what_would_change_a_guest_at_once_or_in_its_task() {
+async fn changes_of_a_locked_guest_fail_in_the_call_or_in_its_task() {
     let world = world();
     make_vm(&world).await;
     make_ct(&world).await;
-    free(&world, "qemu/411").await;
-    free(&world, "lxc/421").await;
+    unprotect(&world, "qemu/411").await;
+    unprotect(&world, "lxc/421").await;
     world.lock_guest(411, "backup");
     world.lock_guest(421, "backup");
     let resize = |path: &str, disk: &str| put(path).with("disk", disk).with("size", "+1G");
@@ -74,7 +74,7 @@ async fn a_lock_refuses_what_would_change_a_guest_at_once_or_in_its_task() {
     world.lock_guest(421, "backup");
     let stop = outcome(&world, post("lxc/421/status/stop")).await;
     assert_eq!(stop, "task CT is locked (backup)");
-    // The container is down afterwards.
+    // The reboot stops the container and does not start it again.
     let reboot = outcome(&world, post("lxc/421/status/reboot")).await;
     assert_eq!(reboot, "task startup for container '421' failed");
     let start = outcome(&world, post("lxc/421/status/start")).await;
@@ -86,8 +86,8 @@ async fn a_lock_refuses_what_would_change_a_guest_at_once_or_in_its_task() {
     );
 }
 
-/// Starts the creation of a container and returns its task, at work.
-async fn begin(world: &World, vmid: u32) -> String {
+/// Starts the creation of a container and returns its running task.
+async fn begin_creation(world: &World, vmid: u32) -> String {
     let create = post("lxc")
         .with("vmid", vmid)
         .with("ostemplate", "local:vztmpl/debian-12.tar.zst")
@@ -102,14 +102,14 @@ async fn begin(world: &World, vmid: u32) -> String {
 }
 
 #[tokio::test]
-async fn a_killed_creation_stays_locked_until_root_unlocks_it_and_its_volume_stays_behind() {
+async fn a_killed_creation_stays_locked_until_root_unlocks_it_and_leaves_its_volume() {
     let world = world();
-    let upid = begin(&world, 431).await;
+    let upid = begin_creation(&world, 431).await;
     world.kill_task(&upid);
     let status = Request::get(&at(&format!("tasks/{upid}/status")));
     let status = call(&world, status).await;
     assert_eq!(status.data()["exitstatus"], "unexpected status");
-    pass(&world, 120).await;
+    advance(&world, 120).await;
     let shown = config(&world, "pve1/lxc/431").await;
     assert_eq!(shown.keys().collect::<Vec<_>>(), ["digest", "lock"]);
     let destroy = || Request::delete(&at("lxc/431"));
@@ -133,17 +133,17 @@ async fn a_killed_creation_stays_locked_until_root_unlocks_it_and_its_volume_sta
 }
 
 #[tokio::test]
-async fn a_stopped_creation_clears_up_behind_itself() {
+async fn a_stopped_creation_removes_the_guest() {
     let world = world();
-    let upid = begin(&world, 433).await;
+    let upid = begin_creation(&world, 433).await;
     call(&world, Request::delete(&at(&format!("tasks/{upid}")))).await;
-    pass(&world, 10).await;
+    advance(&world, 10).await;
     let shown = call(&world, Request::get(&at("lxc/433/config"))).await;
     assert_eq!(shown.status, 500);
 }
 
 #[tokio::test]
-async fn what_a_running_container_cannot_change_waits_for_its_next_start() {
+async fn changes_that_a_running_container_cannot_apply_are_pending_until_its_next_start() {
     let world = world();
     make_ct(&world).await;
     assert_eq!(
@@ -171,7 +171,7 @@ async fn what_a_running_container_cannot_change_waits_for_its_next_start() {
 }
 
 #[tokio::test]
-async fn one_change_of_a_drive_and_the_boot_order_is_not_always_right_and_two_are() {
+async fn drive_and_boot_order_are_only_reliable_in_two_separate_changes() {
     let world = world();
     make_vm(&world).await;
     let seed = "local:iso/seed.iso,media=cdrom";
@@ -197,7 +197,7 @@ async fn one_change_of_a_drive_and_the_boot_order_is_not_always_right_and_two_ar
 }
 
 #[tokio::test]
-async fn what_only_root_may_set_of_a_container_is_refused_to_a_token() {
+async fn container_options_that_are_reserved_for_root_are_refused_to_a_token() {
     let world = world();
     make_ct(&world).await;
     let cases = [

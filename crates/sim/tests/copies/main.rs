@@ -1,11 +1,9 @@
-//! Copies of guests keep exactly the fields that Proxmox VE keeps: clones, restored backups, migrations.
-//! Guests that are locked, half created or changed while they run are refused and shown as there.
-//!
-//! The tables are what was seen on Proxmox VE 9.2.
+//! Which fields clones, restored backups and migrated guests keep, and how locked, incomplete and
+//! running guests behave. The expected values were observed on Proxmox VE 9.2.
 
-mod around;
 mod backup;
 mod clone;
+mod listing;
 mod locked;
 mod migrate;
 
@@ -37,7 +35,7 @@ async fn call_as(world: &World, token: &str, request: Request) -> Answer {
     let request = request.token(token);
     tokio::select! {
         biased;
-        // Cancel safety: the call is the point of the race; the clock can be dropped.
+        // Cancel safety: the call completes; only the clock is dropped.
         answer = world.call(request) => answer,
         // Cancel safety: as above.
         () = async { loop { clock.advance(Duration::from_millis(5)).await } } => unreachable!(),
@@ -48,12 +46,12 @@ async fn call(world: &World, request: Request) -> Answer {
     call_as(world, TOKEN, request).await
 }
 
-async fn pass(world: &World, seconds: u64) {
+async fn advance(world: &World, seconds: u64) {
     let clock = world.stepped().expect("time is stepped");
     clock.advance(Duration::from_secs(seconds)).await;
 }
 
-/// Makes a call and returns how its task ended, or the reason of the refusal.
+/// Makes a call and returns the exit status of its task, or the error.
 async fn outcome(world: &World, request: Request) -> String {
     outcome_as(world, TOKEN, request).await
 }
@@ -66,7 +64,7 @@ async fn outcome_as(world: &World, token: &str, request: Request) -> String {
     let Some(upid) = answer.data().as_str().map(ToOwned::to_owned) else {
         return "200".to_owned();
     };
-    pass(world, 120).await;
+    advance(world, 120).await;
     let node = upid.split(':').nth(1).expect("a UPID").to_owned();
     let status = call(
         world,
@@ -130,15 +128,15 @@ async fn make_ct(world: &World) {
     assert_eq!(outcome(world, create).await, "task OK");
 }
 
-/// What becomes of a part of a configuration in a copy.
+/// The expected value of a part of the configuration in a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
+enum Expected {
     Kept,
-    /// Another value of the same form.
+    /// Another value of the same length.
     New,
     Is(&'static str),
 }
-use Fate::{Is, Kept, New};
+use Expected::{Is, Kept, New};
 
 /// Returns one part of a configuration: `net0`, or `smbios1.uuid` for a part of a property string.
 fn part(config: &Config, name: &str) -> Option<String> {
@@ -156,16 +154,20 @@ fn part(config: &Config, name: &str) -> Option<String> {
     })
 }
 
-fn check(what: &str, source: &Config, copy: &Config, table: &[(&str, Fate)]) {
-    for (name, fate) in table {
+fn check(what: &str, source: &Config, copy: &Config, table: &[(&str, Expected)]) {
+    for (name, expected) in table {
         let (old, new) = (part(source, name), part(copy, name));
-        match fate {
+        match expected {
             Kept => assert_eq!(new, old, "{what}: {name} is kept"),
             New => {
-                assert!(new.is_some(), "{what}: {name} is there");
+                assert!(new.is_some(), "{what}: {name} exists");
                 assert_ne!(new, old, "{what}: {name} is new");
                 let length = |text: &Option<String>| text.as_ref().map(String::len);
-                assert_eq!(length(&new), length(&old), "{what}: {name} has its form");
+                assert_eq!(
+                    length(&new),
+                    length(&old),
+                    "{what}: {name} has the same length"
+                );
             }
             Is(text) => assert_eq!(new.as_deref(), Some(*text), "{what}: {name}"),
         }
@@ -174,8 +176,8 @@ fn check(what: &str, source: &Config, copy: &Config, table: &[(&str, Fate)]) {
     assert_eq!(keys(copy), keys(source), "{what}: the same keys");
 }
 
-/// What every copy of the VM keeps.
-const VM_KEPT: &[(&str, Fate)] = &[
+/// Fields that every copy of the VM keeps.
+const VM_KEPT: &[(&str, Expected)] = &[
     ("tags", Kept),
     ("protection", Kept),
     ("onboot", Kept),
@@ -194,8 +196,8 @@ const VM_KEPT: &[(&str, Fate)] = &[
     ("net1.link_down", Kept),
 ];
 
-/// What every copy of the container keeps.
-const CT_KEPT: &[(&str, Fate)] = &[
+/// Fields that every copy of the container keeps.
+const CT_KEPT: &[(&str, Expected)] = &[
     ("tags", Kept),
     ("protection", Kept),
     ("onboot", Kept),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn migration_moves_the_configuration_unchanged() {
+async fn migration_keeps_the_configuration() {
     let world = world();
     make_vm(&world).await;
     make_ct(&world).await;
@@ -30,8 +30,8 @@ async fn migration_moves_the_configuration_unchanged() {
         let after = config(&world, &format!("{to}/{kind}/{vmid}")).await;
         assert_eq!(after, before, "{vmid}");
         assert_eq!(world.is_running(vmid), start);
-        let gone = Request::get(&format!("/nodes/{from}/{kind}/{vmid}/config"));
-        assert!(call(&world, gone).await.reason.ends_with("does not exist"));
+        let old = Request::get(&format!("/nodes/{from}/{kind}/{vmid}/config"));
+        assert!(call(&world, old).await.reason.ends_with("does not exist"));
         let list = Request::get("/cluster/resources").with("type", "vm");
         let list = call(&world, list).await;
         let mut rows = list.data().as_array().expect("a list").iter();
@@ -47,7 +47,7 @@ async fn migration_moves_the_configuration_unchanged() {
 }
 
 #[tokio::test]
-async fn a_migration_that_cannot_be_made_changes_nothing() {
+async fn a_failed_migration_changes_nothing() {
     let world = world();
     make_vm(&world).await;
     make_ct(&world).await;
@@ -93,7 +93,7 @@ async fn a_migration_that_cannot_be_made_changes_nothing() {
     assert_eq!(
         outcome(&world, ct("pve2").with("online", 1)).await,
         "task migration aborted",
-        "containers do not move while they run"
+        "no live migration of containers"
     );
     let stop = Request::post("/nodes/pve1/qemu/411/status/stop");
     assert_eq!(outcome(&world, stop).await, "task OK");
@@ -103,7 +103,7 @@ async fn a_migration_that_cannot_be_made_changes_nothing() {
     assert_eq!(
         outcome(&world, vm("pve2")).await,
         "task migration aborted",
-        "a local image in the drive"
+        "the drive contains a local image"
     );
     world
         .change_guest(411, &[("ide2", "none,media=cdrom")])
@@ -120,19 +120,19 @@ async fn a_migration_that_cannot_be_made_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_guest_is_locked_while_it_migrates_and_a_host_that_stops_it_unlocks_it() {
+async fn a_guest_is_locked_during_migration_and_unlocked_when_it_is_stopped() {
     let world = world();
     make_vm(&world).await;
     world.set_copy_speed(10_000);
     let migrate = Request::post("/nodes/pve1/qemu/411/migrate").with("target", "pve2");
     let started = call(&world, migrate).await;
-    pass(&world, 2).await;
+    advance(&world, 2).await;
     let during = config(&world, "pve1/qemu/411").await;
     assert_eq!(part(&during, "lock").as_deref(), Some("migrate"));
     let upid = started.data().as_str().expect("a task");
     let stop = Request::delete(&format!("/nodes/pve1/tasks/{upid}"));
     assert!(call(&world, stop).await.is_ok());
-    pass(&world, 2).await;
+    advance(&world, 2).await;
     let after = config(&world, "pve1/qemu/411").await;
     assert_eq!(part(&after, "lock"), None);
 }

@@ -8,6 +8,11 @@ CREATE TABLE node (
     fingerprint  TEXT UNIQUE,
     not_before   INTEGER,
     not_after    INTEGER,
+    -- SHA-256 of the node's public key: with the same key, enrolling again is allowed.
+    public_key   TEXT,
+    -- SHA-256 of the certificate that this one replaced, until the node has used the new one. It may
+    -- still renew: the answer with the new one may have been lost.
+    replaced     TEXT UNIQUE,
     -- 1 once a certificate was renewed after it had expired: that is allowed once.
     renewed_late INTEGER NOT NULL DEFAULT 0,
     enrolled     INTEGER,

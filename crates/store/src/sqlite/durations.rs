@@ -18,13 +18,13 @@ pub(super) fn keep(
 ) -> Result<(), StoreError> {
     let number: i64 = connection
         .prepare_cached("SELECT coalesce(max(number), 0) + 1 FROM paces WHERE kind = ?1")?
-        .query_row(params![kind.word()], |row| row.get(0))?;
+        .query_row(params![kind.name()], |row| row.get(0))?;
     connection
         .prepare_cached("INSERT INTO paces (kind, number, seconds) VALUES (?1, ?2, ?3)")?
-        .execute(params![kind.word(), number, seconds])?;
+        .execute(params![kind.name(), number, seconds])?;
     connection
         .prepare_cached("DELETE FROM paces WHERE kind = ?1 AND number <= ?2")?
-        .execute(params![kind.word(), number - KEPT])?;
+        .execute(params![kind.name(), number - KEPT])?;
     Ok(())
 }
 
@@ -34,9 +34,9 @@ pub(super) fn medians(connection: &Connection) -> Result<Vec<(StepKind, f64)>, S
     let mut rows = statement.query(())?;
     let mut seen: BTreeMap<StepKind, Vec<f64>> = BTreeMap::new();
     while let Some(row) = rows.next()? {
-        let word: String = row.get(0)?;
+        let name: String = row.get(0)?;
         // Kinds of other versions are ignored.
-        if let Some(kind) = StepKind::ALL.into_iter().find(|kind| kind.word() == word) {
+        if let Some(kind) = StepKind::ALL.into_iter().find(|kind| kind.name() == name) {
             seen.entry(kind).or_default().push(row.get(1)?);
         }
     }

@@ -7,7 +7,7 @@ use super::file::File;
 
 /// An error, before the operation is added.
 #[derive(Debug)]
-pub(super) enum StoreError {
+pub(crate) enum StoreError {
     /// Error of SQLite.
     Sql(rusqlite::Error),
     /// Error of a file.
@@ -21,6 +21,15 @@ pub(super) enum StoreError {
         /// What the user can do.
         hint: String,
     },
+}
+
+/// What the user can do once the cause of an error is removed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Retry {
+    /// Repeat the command.
+    Command,
+    /// Resume the run.
+    Resume,
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -82,15 +91,14 @@ impl StoreError {
     }
 
     /// Adds the operation.
-    pub(super) fn into_journal_error(self, doing: &str, file: &File) -> JournalError {
+    pub(super) fn into_journal_error(self, doing: &str, retry: Retry, file: &File) -> JournalError {
         let (detail, hint) = match self.words() {
             Ok(words) => words,
             Err(error) => return error,
         };
-        // Runs are resumed; other commands are repeated.
-        let next = match doing.strip_prefix("record ") {
-            Some(what) if what.contains("of run") => "run `homestak manifest resume`",
-            _ => "repeat the command",
+        let next = match retry {
+            Retry::Command => "repeat the command",
+            Retry::Resume => "run `homestak manifest resume`",
         };
         JournalError::Broken {
             doing: doing.to_owned(),
@@ -100,6 +108,12 @@ impl StoreError {
                 .replace("FILE", &file.to_string()),
         }
     }
+}
+
+/// Returns whether an error is that of SQLite for a full disk. Its causes are not searched.
+pub fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref::<rusqlite::Error>();
+    error.and_then(rusqlite::Error::sqlite_error_code) == Some(ErrorCode::DiskFull)
 }
 
 const FULL: &str = "the disk of `FILE` is full: free space and NEXT";

@@ -72,7 +72,7 @@ impl File {
         self.retry(|| {
             let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
             // One snapshot: another process may be creating it.
-            check(&*connection.transaction()?)
+            schema::check(&*connection.transaction()?, APPLICATION, schema::MIGRATIONS)
         })?;
         self.retry(|| {
             let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -202,21 +202,4 @@ fn create_private(path: &Path) -> std::io::Result<()> {
         .mode(0o600)
         .open(path);
     file.map(drop)
-}
-
-/// Refuses files of other programs and of newer versions.
-fn check(connection: &Connection) -> Result<(), StoreError> {
-    let application: i32 = connection.query_row("PRAGMA application_id", (), |row| row.get(0))?;
-    let empty: bool = connection.query_row(
-        "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)",
-        (),
-        |row| row.get(0),
-    )?;
-    if application != APPLICATION && !empty {
-        return Err(StoreError::other(
-            "it is the database of another program",
-            "set `HOMESTAK_STATE` to another directory",
-        ));
-    }
-    schema::known(schema::version(connection)?, schema::MIGRATIONS.len())
 }

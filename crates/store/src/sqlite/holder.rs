@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io::ErrorKind;
 
+use homestak_core::hex;
 use homestak_engine::journal::HolderState;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -40,7 +41,7 @@ impl fmt::Display for Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Process {
     /// No process, or a zombie.
-    Gone,
+    Ended,
     /// A process with this start time.
     Started(i64),
     /// Not readable.
@@ -76,8 +77,8 @@ impl Holder {
         })
     }
 
-    /// Returns whether another holder is alive, seen from this one.
-    pub(super) fn judge(&self, other: &Self, process: impl Fn(u32) -> Process) -> HolderState {
+    /// Returns the state of another holder, seen from this one.
+    pub(super) fn state_of(&self, other: &Self, process: impl Fn(u32) -> Process) -> HolderState {
         if other.boot != self.boot {
             let by_name = other.machine.is_empty() && other.name == self.name;
             return match other.machine == self.machine || by_name {
@@ -89,7 +90,7 @@ impl Holder {
             return HolderState::Unknown;
         }
         match process(other.pid) {
-            Process::Gone => HolderState::Dead,
+            Process::Ended => HolderState::Dead,
             Process::Started(start) if start != other.start => HolderState::Dead,
             Process::Started(_) | Process::Hidden => HolderState::Alive,
         }
@@ -99,17 +100,14 @@ impl Holder {
 /// Returns a digest of some texts, as hexadecimal digits.
 pub(super) fn digest(texts: &[&str]) -> String {
     let hash = Sha256::digest(texts.join("\0"));
-    hash[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex::encode(&hash[..16])
 }
 
 /// Reads the state of a pid.
 pub(super) fn process(pid: u32) -> Process {
     match fs_err::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(line) => parse(&line),
-        Err(error) if error.kind() == ErrorKind::NotFound => Process::Gone,
+        Err(error) if error.kind() == ErrorKind::NotFound => Process::Ended,
         Err(_) => Process::Hidden,
     }
 }
@@ -122,7 +120,7 @@ fn parse(line: &str) -> Process {
         .map_or("", |(_, rest)| rest)
         .split_ascii_whitespace();
     match fields.next() {
-        Some("Z" | "X" | "x") => Process::Gone,
+        Some("Z" | "X" | "x") => Process::Ended,
         _ => fields
             .nth(18)
             .and_then(|start| start.parse().ok())
@@ -147,11 +145,11 @@ mod tests {
 
     #[test]
     fn a_process_is_alive_while_pid_and_start_time_match() {
-        let judge = |process| desk().judge(&desk(), |_| process);
-        assert_eq!(judge(Process::Started(100)), HolderState::Alive);
-        assert_eq!(judge(Process::Hidden), HolderState::Alive);
-        assert_eq!(judge(Process::Started(101)), HolderState::Dead);
-        assert_eq!(judge(Process::Gone), HolderState::Dead);
+        let state_of = |process| desk().state_of(&desk(), |_| process);
+        assert_eq!(state_of(Process::Started(100)), HolderState::Alive);
+        assert_eq!(state_of(Process::Hidden), HolderState::Alive);
+        assert_eq!(state_of(Process::Started(101)), HolderState::Dead);
+        assert_eq!(state_of(Process::Ended), HolderState::Dead);
     }
 
     #[test]
@@ -160,7 +158,7 @@ mod tests {
             boot: "b0".into(),
             ..desk()
         };
-        let life = desk().judge(&other, |_| Process::Started(100));
+        let life = desk().state_of(&other, |_| Process::Started(100));
         assert_eq!(life, HolderState::Dead);
     }
 
@@ -172,9 +170,9 @@ mod tests {
             boot: "b0".into(),
             ..desk()
         };
-        let judge = |name| desk().judge(&other(name), |_| Process::Gone);
+        let state_of = |name| desk().state_of(&other(name), |_| Process::Ended);
         assert_eq!(
-            (judge("desk"), judge("shed")),
+            (state_of("desk"), state_of("shed")),
             (HolderState::Dead, HolderState::Unknown)
         );
     }
@@ -192,9 +190,9 @@ mod tests {
             name: "localhost".into(),
             ..desk()
         };
-        let judge = |process| desk().judge(&other, |_| process);
-        assert_eq!(judge(Process::Started(100)), HolderState::Alive);
-        assert_eq!(judge(Process::Gone), HolderState::Dead);
+        let state_of = |process| desk().state_of(&other, |_| process);
+        assert_eq!(state_of(Process::Started(100)), HolderState::Alive);
+        assert_eq!(state_of(Process::Ended), HolderState::Dead);
     }
 
     #[test]
@@ -210,7 +208,7 @@ mod tests {
         };
         for other in [machine, container] {
             assert_eq!(
-                desk().judge(&other, |_| Process::Gone),
+                desk().state_of(&other, |_| Process::Ended),
                 HolderState::Unknown
             );
         }
@@ -223,7 +221,7 @@ mod tests {
         };
         for name in ["homestak", "a) S 1", "(((", "x y z"] {
             assert_eq!(parse(&line(name, "S")), Process::Started(98765), "{name}");
-            assert_eq!(parse(&line(name, "Z")), Process::Gone, "{name}");
+            assert_eq!(parse(&line(name, "Z")), Process::Ended, "{name}");
         }
         assert_eq!(parse("nothing of the kind"), Process::Hidden);
     }
@@ -231,6 +229,6 @@ mod tests {
     #[test]
     fn this_process_lives() {
         let own = Holder::own().unwrap();
-        assert_eq!(own.judge(&own, process), HolderState::Alive);
+        assert_eq!(own.state_of(&own, process), HolderState::Alive);
     }
 }

@@ -44,7 +44,7 @@ impl Lease for HeldLease {}
 impl Drop for HeldLease {
     fn drop(&mut self) {
         let mark = self.mark;
-        self.writer.tell(move |db| free(db, mark));
+        self.writer.enqueue(move |db| free(db, mark));
     }
 }
 
@@ -87,6 +87,12 @@ pub(super) fn take(
                 ],
                 |row| row.get(0),
             )?;
+        tracing::debug!(
+            manifest = scope.manifest,
+            host = scope.host,
+            number,
+            "locked"
+        );
         db.granted
             .insert(scope.clone(), GrantedLease { mark, number });
     }
@@ -127,7 +133,7 @@ pub(super) fn holding(
         let holder: Holder = from_str(&row.get::<_, String>(1)?).map_err(StoreError::corrupt)?;
         let holding = LeaseHolder {
             number: row.get(0)?,
-            life: own.judge(&holder, process),
+            life: own.state_of(&holder, process),
             holder: holder.to_string(),
             since: row::to_time(row.get(2)?)?,
             heartbeat: row::to_time(row.get(3)?)?,
@@ -170,6 +176,7 @@ pub(super) fn unlock(
 
 fn free(db: &mut WriteConnection, mark: i64) -> Result<(), StoreError> {
     db.granted.retain(|_, granted| granted.mark != mark);
+    tracing::debug!("unlocked");
     db.connection()
         .prepare_cached("UPDATE leases SET holder = NULL WHERE mark = ?1 AND holder IS NOT NULL")?
         .execute(params![mark])?;
@@ -177,7 +184,7 @@ fn free(db: &mut WriteConnection, mark: i64) -> Result<(), StoreError> {
 }
 
 /// Writes heartbeats for the leases of this process.
-pub(super) fn beat(db: &WriteConnection, at: Timestamp) -> Result<(), StoreError> {
+pub(super) fn write_heartbeats(db: &WriteConnection, at: Timestamp) -> Result<(), StoreError> {
     let mut statement = db.connection().prepare_cached(
         "UPDATE leases SET heartbeat = ?1
          WHERE site = ?2 AND manifest = ?3 AND host = ?4 AND number = ?5 AND holder IS NOT NULL",
@@ -232,7 +239,7 @@ pub(super) fn require_free(connection: &Connection, own: &Holder) -> Result<(), 
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
         let other = other(row)?;
-        if own.judge(&other, process) == HolderState::Alive {
+        if own.state_of(&other, process) == HolderState::Alive {
             return Err(StoreError::other(
                 format!(
                     "process {} on {} uses it in an older format",

@@ -4,14 +4,14 @@
 //! own.
 
 mod durations;
-mod error;
+pub(crate) mod error;
 mod file;
 mod holder;
 mod lease;
 mod patch;
 mod read;
 mod row;
-mod schema;
+pub(crate) mod schema;
 mod step_migration;
 mod write;
 mod writer;
@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use homestak_api::runtime::{Clock as _, WallClock, off};
+use homestak_api::runtime::{Clock as _, WallClock, run_blocking};
 use homestak_core::plan::{NodeRecord, Plan, StepKind};
 use homestak_engine::journal::{
     Entry, Fence, Journal, JournalError, Lease, LeaseHolder, Run, RunFilter, RunId, RunOutcome,
@@ -32,7 +32,7 @@ use homestak_engine::journal::{
 use jiff::Timestamp;
 use rusqlite::Connection;
 
-use error::StoreError;
+use error::{Retry, StoreError};
 use file::{File, Options};
 use holder::Holder;
 use write::{NewRun, WriteConnection};
@@ -56,12 +56,13 @@ impl Sqlite {
     fn open_with(dir: &Path, options: Options) -> Result<Self, JournalError> {
         let file = File::new(dir, options);
         let doing = format!("open the journal `{file}`");
-        let told = |error: StoreError| error.into_journal_error(&doing, &file);
-        let holder = Holder::own().map_err(told)?;
-        let connection = file.open(&holder).map_err(told)?;
-        let reader = file.open_reader().map_err(told)?;
+        let journal_error =
+            |error: StoreError| error.into_journal_error(&doing, Retry::Command, &file);
+        let holder = Holder::own().map_err(journal_error)?;
+        let connection = file.open(&holder).map_err(journal_error)?;
+        let reader = file.open_reader().map_err(journal_error)?;
         let db = WriteConnection::new(connection);
-        let writer = Writer::start(db, file.clone(), options.heartbeat).map_err(told)?;
+        let writer = Writer::start(db, file.clone(), options.heartbeat).map_err(journal_error)?;
         Ok(Self {
             holder,
             writer: Arc::new(writer),
@@ -78,7 +79,7 @@ impl Sqlite {
     ) -> Result<T, JournalError> {
         let reader = Arc::clone(&self.reader);
         // Cancel safety: the thread finishes its read.
-        let task = off(move || {
+        let task = run_blocking(move || {
             // A read that panicked changed nothing, so that its connection can be reused.
             let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
             let snapshot = reader.transaction()?;
@@ -90,13 +91,16 @@ impl Sqlite {
                 "this is a bug of homestak; please report it",
             ))
         });
-        result.map_err(|error| error.into_journal_error(&doing, &self.file))
+        result.map_err(|error| error.into_journal_error(&doing, Retry::Command, &self.file))
     }
 }
 
 #[async_trait]
 impl Journal for Sqlite {
     async fn lock(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
+        if scopes.is_empty() {
+            return Err(JournalError::no_scope());
+        }
         let mut scopes = scopes.to_vec();
         scopes.sort();
         scopes.dedup();
@@ -146,7 +150,7 @@ impl Journal for Sqlite {
     ) -> Result<RunId, JournalError> {
         let doing = "record a new run";
         let beginning = NewRun::new(verb, plan, mark, at)
-            .map_err(|error| error.into_journal_error(doing, &self.file))?;
+            .map_err(|error| error.into_journal_error(doing, Retry::Command, &self.file))?;
         self.writer.ask(doing, move |db| db.begin(&beginning)).await
     }
 
@@ -154,17 +158,21 @@ impl Journal for Sqlite {
     async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError> {
         let entry = entry.clone();
         self.writer
-            .ask(format!("record a step of run {run}"), move |db| {
-                db.append(run, &entry)
-            })
+            .ask_with(
+                format!("record a step of run {run}"),
+                Retry::Resume,
+                move |db| db.append(run, &entry),
+            )
             .await
     }
 
     async fn end(&self, run: RunId, ending: RunOutcome, at: Timestamp) -> Result<(), JournalError> {
         self.writer
-            .ask(format!("record the end of run {run}"), move |db| {
-                db.end(run, ending, at)
-            })
+            .ask_with(
+                format!("record the end of run {run}"),
+                Retry::Resume,
+                move |db| db.end(run, ending, at),
+            )
             .await
     }
 
@@ -179,6 +187,17 @@ impl Journal for Sqlite {
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError> {
         self.read(format!("read run {id}"), move |connection| {
             read::run(connection, id)
+        })
+        .await
+    }
+
+    async fn entries_after(
+        &self,
+        run: RunId,
+        position: i64,
+    ) -> Result<Vec<(i64, Entry)>, JournalError> {
+        self.read(format!("follow run {run}"), move |connection| {
+            read::entries_after(connection, run, position)
         })
         .await
     }

@@ -49,7 +49,7 @@ fn head(row: &Row<'_>) -> Result<RunSummary, StoreError> {
         row.get::<_, Option<i64>>(5)?,
         row.get::<_, Option<String>>(6)?,
     ) {
-        (Some(at), Some(word)) => Some((row::to_time(at)?, row::to_ending(&word)?)),
+        (Some(at), Some(name)) => Some((row::to_time(at)?, row::to_ending(&name)?)),
         _ => None,
     };
     Ok(RunSummary {
@@ -77,22 +77,33 @@ pub(super) fn run(connection: &Connection, id: RunId) -> Result<Option<Run>, Sto
     let plan: String = connection
         .prepare_cached("SELECT plan FROM plans WHERE run = ?1")?
         .query_row(params![id.0], |row| row.get(0))?;
-    let mut entries = Vec::new();
-    walk(connection, Some(id), |_, _, entry| {
-        entries.push(entry);
-        Ok(())
-    })?;
+    let entries = entries_after(connection, id, 0)?.into_iter();
     Ok(Some(Run {
         head,
         plan: from_str(&plan).map_err(StoreError::corrupt)?,
-        entries,
+        entries: entries.map(|(_, entry)| entry).collect(),
     }))
 }
 
-/// Visits the entries of a run, or of all runs, in order, with their numbers.
+/// Returns the entries of a run after a position, each with its own.
+pub(super) fn entries_after(
+    connection: &Connection,
+    run: RunId,
+    position: i64,
+) -> Result<Vec<(i64, Entry)>, StoreError> {
+    let mut entries = Vec::new();
+    walk(connection, Some(run), position, |at, _, entry| {
+        entries.push((at, entry));
+        Ok(())
+    })?;
+    Ok(entries)
+}
+
+/// Visits the entries of a run, or of all runs, after a position, in order, with their numbers.
 pub(super) fn walk(
     connection: &Connection,
     run: Option<RunId>,
+    position: i64,
     mut visit: impl FnMut(i64, RunId, Entry) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let filter = if run.is_some() {
@@ -102,47 +113,82 @@ pub(super) fn walk(
     };
     let mut statement = connection.prepare_cached(&format!(
         "SELECT id, run, step, what, at, trouble, base, record FROM entries {filter}
-         ORDER BY id"
+         AND id > ?2 ORDER BY id"
     ))?;
-    let mut rows = statement.query(params![run.map(|run| run.0)])?;
-    let mut known = BTreeMap::new();
+    let mut rows = statement.query(params![run.map(|run| run.0), position])?;
+    let mut records = Records {
+        connection,
+        known: BTreeMap::new(),
+    };
     while let Some(row) = rows.next()? {
         let id = row.get(0)?;
         let trouble: Option<String> = row.get(5)?;
         let entry = Entry {
             step: row.get::<_, Option<String>>(2)?.map(StepId::from),
-            happened: row::to_happened(row.get(3)?, trouble.as_deref())?,
+            happened: row::to_step_event(row.get(3)?, trouble.as_deref())?,
             at: row::to_time(row.get(4)?)?,
-            record: unpack(&mut known, id, row.get(6)?, row.get(7)?)?,
+            record: records.unpack(id, row.get(6)?, row.get(7)?)?,
         };
         visit(id, RunId(row.get(1)?), entry)?;
     }
     Ok(())
 }
 
-/// Returns the record of an entry: whole, or the record of an earlier entry with what differs. Each
-/// is referred to once, by the next entry about the same node.
-fn unpack(
-    known: &mut BTreeMap<i64, Value>,
-    id: i64,
-    base: Option<i64>,
-    text: Option<String>,
-) -> Result<Option<NodeRecord>, StoreError> {
-    let Some(text) = text else {
-        return Ok(None);
-    };
-    let mut value: Value = from_str(&text).map_err(StoreError::corrupt)?;
-    if let Some(base) = base {
-        let before = known.remove(&base).ok_or_else(|| {
-            StoreError::corrupt(format!(
-                "entry {id} refers to entry {base}, which is not there"
-            ))
-        })?;
-        value = patch::apply(before, value);
+/// Records that a later entry may refer to. An entry has a whole record, or the number of an earlier
+/// entry and what differs from its record.
+struct Records<'c> {
+    connection: &'c Connection,
+    known: BTreeMap<i64, Value>,
+}
+
+impl Records<'_> {
+    /// Returns the record of an entry.
+    fn unpack(
+        &mut self,
+        id: i64,
+        base: Option<i64>,
+        text: Option<String>,
+    ) -> Result<Option<NodeRecord>, StoreError> {
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        let mut value: Value = from_str(&text).map_err(StoreError::corrupt)?;
+        if let Some(base) = base {
+            // Each is referred to once, by the next entry about the same node.
+            let before = match self.known.remove(&base) {
+                Some(before) => before,
+                None => self.before(id, base)?,
+            };
+            value = patch::apply(before, value);
+        }
+        let record = patch::record(&value)?;
+        self.known.insert(id, value);
+        Ok(Some(record))
     }
-    let record = patch::record(&value)?;
-    known.insert(id, value);
-    Ok(Some(record))
+
+    /// Reads the record of an entry before the first that is visited.
+    fn before(&self, id: i64, base: i64) -> Result<Value, StoreError> {
+        let mut patches = Vec::new();
+        let (mut from, mut next) = (id, Some(base));
+        while let Some(at) = next {
+            let row: Option<(Option<i64>, String)> = self
+                .connection
+                .prepare_cached(
+                    "SELECT base, record FROM entries WHERE id = ?1 AND id < ?2 AND record IS NOT NULL",
+                )?
+                .query_row(params![at, from], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            let (before, text) = row.ok_or_else(|| {
+                StoreError::corrupt(format!(
+                    "entry {from} refers to entry {at}, which is not there"
+                ))
+            })?;
+            patches.push(from_str(&text).map_err(StoreError::corrupt)?);
+            (from, next) = (at, before);
+        }
+        let whole = patches.pop().unwrap_or_default();
+        Ok(patches.into_iter().rev().fold(whole, patch::apply))
+    }
 }
 
 pub(super) fn records(

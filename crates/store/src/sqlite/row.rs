@@ -11,7 +11,7 @@ use super::error::StoreError;
 pub(super) fn from_time(at: Timestamp) -> Result<i64, StoreError> {
     i64::try_from(at.as_nanosecond()).map_err(|_| {
         StoreError::other(
-            format!("the clock says {at}"),
+            format!("the clock shows {at}"),
             "set the clock of this machine",
         )
     })
@@ -22,32 +22,32 @@ pub(super) fn to_time(nanoseconds: i64) -> Result<Timestamp, StoreError> {
 }
 
 /// Returns number and text of a step event.
-pub(super) fn from_happened(happened: &StepEvent) -> Result<(i64, Option<String>), StoreError> {
-    let text = |trouble: &StepError| to_string(trouble).map(Some).map_err(StoreError::corrupt);
+pub(super) fn from_step_event(happened: &StepEvent) -> Result<(i64, Option<String>), StoreError> {
+    let text = |error: &StepError| to_string(error).map(Some).map_err(StoreError::corrupt);
     Ok(match happened {
         StepEvent::Intent => (0, None),
         StepEvent::Done { changed: false } => (1, None),
         StepEvent::Done { changed: true } => (2, None),
-        StepEvent::Failed(trouble) => (3, text(trouble)?),
+        StepEvent::Failed(error) => (3, text(error)?),
         StepEvent::UndoIntent => (4, None),
         StepEvent::Undone { changed: false } => (5, None),
         StepEvent::Undone { changed: true } => (6, None),
-        StepEvent::UndoFailed(trouble) => (7, text(trouble)?),
+        StepEvent::UndoFailed(error) => (7, text(error)?),
         StepEvent::Settled => (8, None),
     })
 }
 
-pub(super) fn to_happened(number: i64, text: Option<&str>) -> Result<StepEvent, StoreError> {
-    let trouble = || from_str(text.unwrap_or_default()).map_err(StoreError::corrupt);
+pub(super) fn to_step_event(number: i64, text: Option<&str>) -> Result<StepEvent, StoreError> {
+    let error = || from_str(text.unwrap_or_default()).map_err(StoreError::corrupt);
     Ok(match number {
         0 => StepEvent::Intent,
         1 => StepEvent::Done { changed: false },
         2 => StepEvent::Done { changed: true },
-        3 => StepEvent::Failed(trouble()?),
+        3 => StepEvent::Failed(error()?),
         4 => StepEvent::UndoIntent,
         5 => StepEvent::Undone { changed: false },
         6 => StepEvent::Undone { changed: true },
-        7 => StepEvent::UndoFailed(trouble()?),
+        7 => StepEvent::UndoFailed(error()?),
         8 => StepEvent::Settled,
         _ => return Err(StoreError::corrupt(format!("what happened is {number}"))),
     })
@@ -65,7 +65,7 @@ pub(super) fn to_site(text: Option<String>) -> Result<Option<SiteId>, StoreError
     text.map(site).transpose()
 }
 
-pub(super) fn to_ending(word: &str) -> Result<RunOutcome, StoreError> {
+pub(super) fn to_ending(name: &str) -> Result<RunOutcome, StoreError> {
     const ALL: [RunOutcome; 6] = [
         RunOutcome::Done,
         RunOutcome::Failed,
@@ -75,6 +75,6 @@ pub(super) fn to_ending(word: &str) -> Result<RunOutcome, StoreError> {
         RunOutcome::Superseded,
     ];
     ALL.into_iter()
-        .find(|ending| ending.word() == word)
-        .ok_or_else(|| StoreError::corrupt(format!("a run ended as `{word}`")))
+        .find(|ending| ending.name() == name)
+        .ok_or_else(|| StoreError::corrupt(format!("a run ended as `{name}`")))
 }

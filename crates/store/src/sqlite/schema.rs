@@ -9,7 +9,7 @@ use super::error::StoreError;
 use super::step_migration;
 
 /// A migration.
-pub(super) enum Migration {
+pub(crate) enum Migration {
     /// SQL statements.
     Sql(&'static str),
     /// Code.
@@ -26,7 +26,7 @@ pub(super) const MIGRATIONS: &[Migration] = &[
 
 /// Migrates a file to the newest format, after a backup. Other processes cannot write during this
 /// transaction.
-pub(super) fn migrate(
+pub(crate) fn migrate(
     connection: &mut Connection,
     application: i32,
     migrations: &[Migration],
@@ -38,7 +38,7 @@ pub(super) fn migrate(
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have migrated it.
     let from = version(&transaction)?;
-    known(from, migrations.len())?;
+    require_known(from, migrations.len())?;
     if from > 0 && from < migrations.len() {
         back_up(&transaction, from)?;
     }
@@ -54,6 +54,27 @@ pub(super) fn migrate(
     Ok(())
 }
 
+/// Refuses files of other programs and of newer versions.
+pub(crate) fn check(
+    connection: &Connection,
+    application: i32,
+    migrations: &[Migration],
+) -> Result<(), StoreError> {
+    let found: i32 = connection.query_row("PRAGMA application_id", (), |row| row.get(0))?;
+    let empty: bool = connection.query_row(
+        "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)",
+        (),
+        |row| row.get(0),
+    )?;
+    if found != application && !empty {
+        return Err(StoreError::other(
+            "it is the database of another program",
+            "set `HOMESTAK_STATE` to another directory",
+        ));
+    }
+    require_known(version(connection)?, migrations.len())
+}
+
 /// Returns the format of a file; 0 when it is empty.
 pub(super) fn version(connection: &Connection) -> Result<usize, StoreError> {
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0))?;
@@ -61,7 +82,7 @@ pub(super) fn version(connection: &Connection) -> Result<usize, StoreError> {
 }
 
 /// Refuses unknown formats.
-pub(super) fn known(version: usize, newest: usize) -> Result<(), StoreError> {
+pub(super) fn require_known(version: usize, newest: usize) -> Result<(), StoreError> {
     if version <= newest {
         return Ok(());
     }

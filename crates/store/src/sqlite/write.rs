@@ -35,7 +35,7 @@ struct OpenRun {
     /// Start times of steps in progress.
     begun: BTreeMap<StepId, Timestamp>,
     /// The newest record of each node, with the number of its entry.
-    told: BTreeMap<String, (i64, NodeRecord)>,
+    records: BTreeMap<String, (i64, NodeRecord)>,
 }
 
 impl OpenRun {
@@ -46,7 +46,7 @@ impl OpenRun {
             manifest: of.manifest,
             kinds,
             begun: BTreeMap::new(),
-            told: BTreeMap::new(),
+            records: BTreeMap::new(),
         }
     }
 }
@@ -196,7 +196,8 @@ impl WriteConnection {
         let id = open.write(connection, run, entry)?;
         if let Some(record) = &entry.record {
             project(connection, open.site.as_ref(), &open.manifest, record)?;
-            open.told.insert(record.name.clone(), (id, record.clone()));
+            open.records
+                .insert(record.name.clone(), (id, record.clone()));
         }
         open.time(connection, entry)?;
         // An entry reopens the run.
@@ -217,17 +218,17 @@ impl WriteConnection {
         lease::require(self, &RunScope::of(&self.connection, run)?.scopes())?;
         self.connection
             .prepare_cached("UPDATE runs SET ended = ?2, ending = ?3 WHERE id = ?1")?
-            .execute(params![run.0, row::from_time(at)?, ending.word()])?;
+            .execute(params![run.0, row::from_time(at)?, ending.name()])?;
         self.runs.remove(&run);
         Ok(())
     }
 
     pub(super) fn forget(&mut self, scope: &Scope, node: &str) -> Result<bool, StoreError> {
-        let mut gone = false;
+        let mut deleted = false;
         // Records of the first format count for this site too, until it writes its own.
         for site in [scope.site.as_ref(), None] {
             if remove(&self.connection, site, &scope.manifest, &scope.host, node)? {
-                gone = true;
+                deleted = true;
                 self.connection
                     .prepare_cached(
                         "INSERT INTO forgotten (after, site, manifest, host, node)
@@ -241,14 +242,14 @@ impl WriteConnection {
                     ])?;
             }
         }
-        Ok(gone)
+        Ok(deleted)
     }
 }
 
 impl OpenRun {
     /// Writes an entry, and returns its number.
     fn write(&self, connection: &Connection, run: RunId, entry: &Entry) -> Result<i64, StoreError> {
-        let (what, trouble) = row::from_happened(&entry.happened)?;
+        let (what, trouble) = row::from_step_event(&entry.happened)?;
         let (base, record) = match &entry.record {
             Some(record) => self.pack(record)?,
             None => (None, None),
@@ -272,7 +273,7 @@ impl OpenRun {
 
     /// Returns a record as a patch of the one before, or whole.
     fn pack(&self, record: &NodeRecord) -> Result<(Option<i64>, Option<String>), StoreError> {
-        if let Some((base, before)) = self.told.get(&record.name)
+        if let Some((base, before)) = self.records.get(&record.name)
             && let Some(patch) = patch::diff(before, record)
         {
             return Ok((Some(*base), Some(patch)));
@@ -354,7 +355,7 @@ fn remove(
     host: &str,
     node: &str,
 ) -> Result<bool, StoreError> {
-    let gone = connection
+    let deleted = connection
         .prepare_cached(
             "DELETE FROM nodes WHERE site = ?1 AND manifest = ?2 AND host = ?3 AND name = ?4",
         )?
@@ -364,7 +365,7 @@ fn remove(
             host,
             node
         ])?;
-    Ok(gone > 0)
+    Ok(deleted > 0)
 }
 
 fn unknown(run: RunId) -> StoreError {

@@ -9,7 +9,7 @@ use homestak_engine::journal::JournalError;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use super::error::StoreError;
+use super::error::{Retry, StoreError};
 use super::file::File;
 use super::lease;
 use super::write::WriteConnection;
@@ -47,10 +47,20 @@ impl Writer {
         doing: impl Into<String>,
         act: impl FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, JournalError> {
-        let doing = doing.into();
+        self.ask_with(doing.into(), Retry::Command, act).await
+    }
+
+    /// Does the same, with what the user can do after an error.
+    pub(super) async fn ask_with<T: Send + 'static>(
+        &self,
+        doing: String,
+        retry: Retry,
+        act: impl FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, JournalError> {
         let (reply, answer) = oneshot::channel();
         self.send(Request {
             doing: doing.clone(),
+            retry,
             act,
             value: None,
             reply: Some(reply),
@@ -66,12 +76,13 @@ impl Writer {
     }
 
     /// Sends a request without waiting.
-    pub(super) fn tell(
+    pub(super) fn enqueue(
         &self,
         act: impl FnMut(&mut WriteConnection) -> Result<(), StoreError> + Send + 'static,
     ) {
         self.send(Request {
             doing: String::new(),
+            retry: Retry::Command,
             act,
             value: None,
             reply: None,
@@ -104,6 +115,7 @@ trait WriteRequest: Send {
 
 struct Request<F, T> {
     doing: String,
+    retry: Retry,
     act: F,
     value: Option<T>,
     reply: Option<oneshot::Sender<Result<T, JournalError>>>,
@@ -120,6 +132,7 @@ impl<T: Send, F: FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send> Wr
     fn answer(self: Box<Self>, result: Result<(), StoreError>, file: &File) {
         let Self {
             doing,
+            retry,
             act,
             value,
             reply,
@@ -136,7 +149,7 @@ impl<T: Send, F: FnMut(&mut WriteConnection) -> Result<T, StoreError> + Send> Wr
         };
         if let Some(reply) = reply {
             // Without a receiver, the value is dropped, including a lease.
-            drop(reply.send(result.map_err(|error| error.into_journal_error(&doing, file))));
+            drop(reply.send(result.map_err(|error| error.into_journal_error(&doing, retry, file))));
         }
     }
 }
@@ -171,16 +184,16 @@ fn serve(
         let recent = Duration::try_from(now.duration_since(last)).is_ok_and(|ago| ago < heartbeat);
         if !recent && !db.granted.is_empty() {
             last = now;
-            beat(&mut db, now);
+            write_heartbeats(&mut db, now);
         }
     }
 }
 
 /// Writes heartbeats. A failure is retried at the next interval.
-fn beat(db: &mut WriteConnection, now: Timestamp) {
+fn write_heartbeats(db: &mut WriteConnection, now: Timestamp) {
     let done = db
         .start()
-        .and_then(|()| lease::beat(db, now))
+        .and_then(|()| lease::write_heartbeats(db, now))
         .and_then(|()| db.commit());
     if done.is_err() {
         db.abandon();

@@ -1,9 +1,9 @@
-//! How long steps took lately.
+//! Recent durations of steps.
 
 use homestak_core::plan::StepKind;
 use homestak_engine::journal::{Entry, Journal, RunId, StepEvent};
 
-use super::sample::{at, done, plan, step, trouble};
+use super::sample::{at, done, plan, step, step_error};
 use super::{JournalFixture, run};
 
 const CREATE: usize = 0;
@@ -32,7 +32,7 @@ pub(crate) fn the_median_of_each_kind_is_returned(fixture: &impl JournalFixture)
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
             .unwrap();
-        // Between each other, as steps of a run are.
+        // Interleaved, like the steps of a run.
         happen(&*journal, id, START, 0, StepEvent::Intent).await;
         for seconds in [40, 10, 20] {
             take(&*journal, id, CREATE, seconds).await;
@@ -55,13 +55,13 @@ pub(crate) fn only_steps_that_changed_something_count(fixture: &impl JournalFixt
             .unwrap();
         for end in [
             StepEvent::Done { changed: false },
-            StepEvent::Failed(trouble()),
+            StepEvent::Failed(step_error()),
             StepEvent::Settled,
         ] {
             happen(&*journal, id, CREATE, 0, StepEvent::Intent).await;
             happen(&*journal, id, CREATE, 9, end).await;
         }
-        // Undone is not done, done twice is done once, and a clock that is set back says nothing.
+        // An undo does not count, a repetition counts once, and negative durations are ignored.
         happen(&*journal, id, CREATE, 0, StepEvent::UndoIntent).await;
         happen(
             &*journal,
@@ -74,9 +74,9 @@ pub(crate) fn only_steps_that_changed_something_count(fixture: &impl JournalFixt
         happen(&*journal, id, CREATE, 9, done()).await;
         take(&*journal, id, CREATE, -5).await;
         assert_eq!(journal.durations().await.unwrap(), []);
-        // After a failure, the second try counts from its own beginning.
+        // After a failure, a retry counts from its own start.
         happen(&*journal, id, CREATE, 0, StepEvent::Intent).await;
-        happen(&*journal, id, CREATE, 100, StepEvent::Failed(trouble())).await;
+        happen(&*journal, id, CREATE, 100, StepEvent::Failed(step_error())).await;
         happen(&*journal, id, CREATE, 200, StepEvent::Intent).await;
         happen(&*journal, id, CREATE, 207, done()).await;
         let found = journal.durations().await.unwrap();
@@ -92,7 +92,7 @@ pub(crate) fn old_durations_do_not_count(fixture: &impl JournalFixture) {
         for (count, seconds) in [(nodes, 100), (500, 1)] {
             let id = journal.begin("apply", &plan, "run", at(0)).await.unwrap();
             let creates: Vec<usize> = (0..count).map(|node| node * 4).collect();
-            // All at once, so that they share commits.
+            // Concurrently, so that they share commits.
             let intents = creates
                 .iter()
                 .map(|step| happen(&*journal, id, *step, 0, StepEvent::Intent));

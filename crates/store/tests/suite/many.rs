@@ -1,14 +1,14 @@
-//! Many at once.
+//! Many concurrent readers and writers.
 
 use std::sync::Arc;
 
 use homestak_core::plan::{NodeStatus, StepId};
 use homestak_engine::journal::{Journal, RunId, RunOutcome, StepEvent};
 
-use super::sample::{at, done, entry, known, plan, record, step};
+use super::sample::{at, done, entry, entry_with_record, plan, record, step};
 use super::{JournalFixture, run};
 
-/// Waits for all, each polled at once, so that what they order is ordered together.
+/// Waits for all futures, polled concurrently, so that their writes are batched.
 pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
@@ -65,7 +65,7 @@ pub(crate) fn entries_of_many_tasks_are_complete_and_in_order(fixture: &impl Jou
     });
 }
 
-pub(crate) fn a_reader_sees_a_prefix_of_what_is_written(fixture: &impl JournalFixture) {
+pub(crate) fn a_reader_sees_a_prefix_of_the_written_entries(fixture: &impl JournalFixture) {
     run(async {
         let (writer, reader) = (fixture.open(), fixture.open());
         let id = writer
@@ -98,7 +98,8 @@ pub(crate) fn a_refused_request_does_not_affect_the_others(fixture: &impl Journa
             .await
             .unwrap();
         let nobody = RunId(id.0 + 1);
-        let web = |step| known(step, StepEvent::Intent, record("web", NodeStatus::Created));
+        let web =
+            |step| entry_with_record(step, StepEvent::Intent, record("web", NodeStatus::Created));
         let entries: Vec<_> = (0..40).map(web).collect();
         let orders = entries.iter().enumerate().map(|(at, entry)| {
             let run = if at % 10 == 7 { nobody } else { id };

@@ -15,17 +15,17 @@ use std::sync::Arc;
 use homestak_engine::journal::{Journal, Scope};
 pub(crate) use homestak_test_support::sample;
 
-/// One place where a journal is kept. Each test has its own.
+/// A stored journal. Each test has its own.
 pub(crate) trait JournalFixture {
-    /// Opens the journal, as another program would: what is written is shared, memory is not.
+    /// Opens the journal like another program: data on disk is shared, memory is not.
     fn open(&self) -> Arc<dyn Journal>;
-    /// Makes the holder of a scope look as if it were on another machine, and silent for long.
+    /// Makes the holder of a scope appear to be on another machine and expired.
     fn move_away(&self, scope: &Scope);
-    /// Starts a process that opens the same journal and calls [`processes::play`] with the role.
+    /// Starts a process that opens the same journal and calls [`processes::run_role`] with the role.
     fn start(&self, role: &str) -> Child;
 }
 
-/// Waits for a test. Several threads, as in the program.
+/// Runs a test on a runtime with several threads, as in the program.
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -35,7 +35,7 @@ pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(test)
 }
 
-/// Makes every test of the suite a test of the file that names it, on fixtures made by a function.
+/// Instantiates every test of the suite in the calling file, with fixtures from a function.
 macro_rules! suite {
     ($fixture:path) => {
         crate::suite::suite! { $fixture:
@@ -44,6 +44,7 @@ macro_rules! suite {
                 a_run_of_ten_thousand_nodes_is_read_back,
                 runs_are_listed_newest_first,
                 runs_are_listed_in_pages,
+                a_run_is_followed_from_a_position,
                 an_unknown_run_cannot_be_read_or_appended_to,
                 every_step_event_is_read_back,
             }
@@ -75,7 +76,7 @@ macro_rules! suite {
             }
             many {
                 entries_of_many_tasks_are_complete_and_in_order,
-                a_reader_sees_a_prefix_of_what_is_written,
+                a_reader_sees_a_prefix_of_the_written_entries,
                 a_refused_request_does_not_affect_the_others,
             }
             processes {
@@ -86,7 +87,7 @@ macro_rules! suite {
                 a_holder_that_was_stopped_has_lost_its_lease,
             }
             random {
-                whatever_is_written_is_read_back_in_order,
+                all_entries_are_read_back_in_order,
             }
         }
     };

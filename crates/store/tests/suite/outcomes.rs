@@ -1,4 +1,4 @@
-//! How runs end.
+//! Outcomes of runs.
 
 use homestak_engine::journal::{Journal, RunId, RunOutcome, StepEvent};
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Several processes on one journal, and what is left when one is killed.
+//! Several processes on one journal, and its state after one is killed.
 
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::process::{Child, ChildStdout};
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout};
 use homestak_core::plan::{NodeStatus, StepId};
 use homestak_engine::journal::{Journal, JournalError, RunId, StepEvent};
 
-use super::sample::{at, done, entry, known, plan, record, scope, step};
+use super::sample::{at, done, entry, entry_with_record, plan, record, scope, step};
 use super::{JournalFixture, run};
 
 #[expect(
@@ -17,9 +17,9 @@ fn acknowledge(step: usize) {
     println!("ok {step}");
 }
 
-/// What a started process does: `append RUN COUNT`, `hold MANIFEST` or `act RUN`. Each line it prints that
-/// begins with `ok` says that something is on disk.
-pub(crate) fn play(fixture: &impl JournalFixture, role: &str) {
+/// Runs the role of a started process: `append RUN COUNT`, `hold MANIFEST` or `act RUN`. Each printed
+/// line that begins with `ok` reports a completed write.
+pub(crate) fn run_role(fixture: &impl JournalFixture, role: &str) {
     let words: Vec<&str> = role.split(' ').collect();
     let number = |at: usize| words[at].parse::<i64>().unwrap();
     run(async {
@@ -28,7 +28,7 @@ pub(crate) fn play(fixture: &impl JournalFixture, role: &str) {
             "append" => {
                 let id = RunId(number(1));
                 for step in 0..usize::try_from(number(2)).unwrap() {
-                    let known = known(step, done(), record("web", NodeStatus::Created));
+                    let known = entry_with_record(step, done(), record("web", NodeStatus::Created));
                     journal.append(id, &known).await.unwrap();
                     acknowledge(step);
                 }
@@ -36,7 +36,7 @@ pub(crate) fn play(fixture: &impl JournalFixture, role: &str) {
             "hold" => {
                 let _lease = journal.lock(&[scope(words[1], "father")]).await.unwrap();
                 acknowledge(0);
-                // Until the other side goes away or kills it.
+                // Until the other side exits or kills it.
                 std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
             }
             "act" => {
@@ -48,7 +48,7 @@ pub(crate) fn play(fixture: &impl JournalFixture, role: &str) {
                         Err(JournalError::Lost { .. }) => return,
                         Err(error) => panic!("{error}"),
                     }
-                    // Until the other side wants another.
+                    // Until the other side requests another.
                     std::io::stdin().read_line(&mut String::new()).unwrap();
                 }
             }
@@ -57,23 +57,23 @@ pub(crate) fn play(fixture: &impl JournalFixture, role: &str) {
     });
 }
 
-/// A process, and what it says.
-struct Other {
+/// A child process and its output.
+struct ChildProcess {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Other {
+impl ChildProcess {
     fn start(fixture: &impl JournalFixture, role: &str) -> Self {
         let mut child = fixture.start(role);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
 
-    /// Returns how many more things are on disk: the next `count`, or all until it ends.
+    /// Waits for the next `count` completed writes, or all until it exits, and returns their number.
     fn acknowledged(&mut self, count: usize) -> usize {
         let lines = self.lines.by_ref().map(Result::unwrap);
-        // The test program says its own things too, such as its name before the first line.
+        // The test harness prints too, such as the test name before the first line.
         let oks = lines.filter(|line| line.split(' ').any(|word| word == "ok"));
         oks.filter(|line| !line.starts_with("test result"))
             .take(count)
@@ -91,7 +91,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -114,7 +114,7 @@ pub(crate) fn two_processes_write_at_once(fixture: &impl JournalFixture) {
     run(async {
         let journal = fixture.open();
         let ids = [begin(&*journal).await, begin(&*journal).await];
-        let mut others = ids.map(|id| Other::start(fixture, &format!("append {id} 60")));
+        let mut others = ids.map(|id| ChildProcess::start(fixture, &format!("append {id} 60")));
         for other in &mut others {
             assert_eq!(other.acknowledged(60), 60);
         }
@@ -131,8 +131,8 @@ pub(crate) fn acknowledged_entries_survive_a_kill(fixture: &impl JournalFixture)
     run(async {
         for early in [1, 10, 40] {
             let id = begin(&*fixture.open()).await;
-            // More than it can write before it is killed; no one else has the journal open.
-            let mut other = Other::start(fixture, &format!("append {id} 1000000"));
+            // More than it can write before it is killed; no other process has the journal open.
+            let mut other = ChildProcess::start(fixture, &format!("append {id} 1000000"));
             let before = other.acknowledged(early);
             other.kill();
             let acknowledged = before + other.acknowledged(usize::MAX);
@@ -145,14 +145,17 @@ pub(crate) fn acknowledged_entries_survive_a_kill(fixture: &impl JournalFixture)
                 "{} of {acknowledged}",
                 found.len()
             );
-            // At most the one whose answer was on its way.
+            // At most one more, whose result was not read yet.
             assert!(found.len() <= acknowledged + 1);
             assert_eq!(
                 journal.records(&scope("m", "father")).await.unwrap().len(),
                 1
             );
             journal
-                .append(id, &known(7, done(), record("web", NodeStatus::Ready)))
+                .append(
+                    id,
+                    &entry_with_record(7, done(), record("web", NodeStatus::Ready)),
+                )
                 .await
                 .unwrap();
         }
@@ -163,15 +166,15 @@ pub(crate) fn a_killed_holder_loses_its_lease(fixture: &impl JournalFixture) {
     run(async {
         let journal = fixture.open();
         let web = [scope("web", "father")];
-        let mut other = Other::start(fixture, "hold web");
+        let mut other = ChildProcess::start(fixture, "hold web");
         assert_eq!(other.acknowledged(1), 1);
         assert!(journal.lock(&web).await.is_err());
         other.kill();
-        // Its end of the pipe closes with it; no one has buried it yet.
+        // Its end of the pipe is closed, but it was not reaped yet.
         assert_eq!(other.acknowledged(1), 0);
         let mut lease = journal.lock(&web).await;
         for _ in 0..1000 {
-            // The pipe may close a moment before the kernel calls it dead.
+            // The pipe may close shortly before the kernel reports the exit.
             if lease.is_ok() {
                 break;
             }
@@ -186,7 +189,7 @@ pub(crate) fn a_killed_holder_loses_its_lease(fixture: &impl JournalFixture) {
 pub(crate) fn a_living_holder_keeps_its_lease(fixture: &impl JournalFixture) {
     run(async {
         let journal = fixture.open();
-        let mut other = Other::start(fixture, "hold web");
+        let mut other = ChildProcess::start(fixture, "hold web");
         assert_eq!(other.acknowledged(1), 1);
         let result = journal
             .lock(&[scope("mail", "father"), scope("web", "father")])
@@ -205,10 +208,10 @@ pub(crate) fn a_living_holder_keeps_its_lease(fixture: &impl JournalFixture) {
             holder.starts_with(&format!("process {pid} on ")),
             "{holder}"
         );
-        // It keeps no one from anything else.
+        // It does not block other scopes.
         journal.lock(&[scope("mail", "father")]).await.unwrap();
         begin(&*journal).await;
-        // When it ends by itself, too, the scope is free.
+        // The scope is also released after a normal exit.
         drop(other.child.stdin.take());
         assert!(other.child.wait().unwrap().success());
         journal.lock(&[scope("web", "father")]).await.unwrap();
@@ -220,7 +223,7 @@ pub(crate) fn a_holder_that_was_stopped_has_lost_its_lease(fixture: &impl Journa
         let journal = fixture.open();
         let m = scope("m", "father");
         let id = begin(&*journal).await;
-        let mut other = Other::start(fixture, &format!("act {id}"));
+        let mut other = ChildProcess::start(fixture, &format!("act {id}"));
         let mut more = other.child.stdin.take().unwrap();
         assert_eq!(other.acknowledged(1), 1);
         more.write_all(b"\n").unwrap();

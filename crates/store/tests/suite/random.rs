@@ -1,4 +1,4 @@
-//! Whatever is written, in whatever order and by whichever program, is read back.
+//! Everything that is written, in any order and by any program, is read back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const HOSTS: [&str; 2] = ["father", "mother"];
 const MANIFESTS: [&str; 3] = ["one", "two", "one"];
 
 #[derive(Clone, Debug)]
-enum Act {
+enum Action {
     Append(usize, Box<Entry>),
     End(usize, RunOutcome),
     Forget(usize, usize, usize),
@@ -26,7 +26,7 @@ enum Act {
 }
 
 fn happened() -> impl Strategy<Value = StepEvent> {
-    let trouble =
+    let step_error =
         (".{0,20}", prop::collection::vec(".{0,9}", 0..3)).prop_map(|(message, log)| StepError {
             class: ErrorClass::Unreachable { sent: Sent::Maybe },
             hint: message.clone(),
@@ -37,10 +37,10 @@ fn happened() -> impl Strategy<Value = StepEvent> {
     prop_oneof![
         Just(StepEvent::Intent),
         any::<bool>().prop_map(|changed| StepEvent::Done { changed }),
-        trouble.clone().prop_map(StepEvent::Failed),
+        step_error.clone().prop_map(StepEvent::Failed),
         Just(StepEvent::UndoIntent),
         any::<bool>().prop_map(|changed| StepEvent::Undone { changed }),
-        trouble.prop_map(StepEvent::UndoFailed),
+        step_error.prop_map(StepEvent::UndoFailed),
         Just(StepEvent::Settled),
     ]
 }
@@ -78,11 +78,11 @@ fn records() -> impl Strategy<Value = NodeRecord> {
         })
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn actions() -> impl Strategy<Value = Vec<Action>> {
     let times = (-1_000_000_000_i64..4_000_000_000, 0..1_000_000_000);
     let entry = (0..9_usize, happened(), times, prop::option::of(records())).prop_map(
         |(number, happened, (second, nanosecond), record)| Entry {
-            // One that no step did, too.
+            // Also an entry without a step.
             step: (number > 0).then(|| step(number)).flatten(),
             happened,
             at: Timestamp::new(second, nanosecond).unwrap(),
@@ -95,15 +95,15 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         RunOutcome::Superseded,
     ]);
     let act = prop_oneof![
-        12 => (0..3_usize, entry).prop_map(|(run, entry)| Act::Append(run, Box::new(entry))),
-        1 => (0..3_usize, ending).prop_map(|(run, ending)| Act::End(run, ending)),
-        1 => (0..3_usize, 0..2_usize, 0..3_usize).prop_map(|(m, h, n)| Act::Forget(m, h, n)),
-        1 => Just(Act::Reopen),
+        12 => (0..3_usize, entry).prop_map(|(run, entry)| Action::Append(run, Box::new(entry))),
+        1 => (0..3_usize, ending).prop_map(|(run, ending)| Action::End(run, ending)),
+        1 => (0..3_usize, 0..2_usize, 0..3_usize).prop_map(|(m, h, n)| Action::Forget(m, h, n)),
+        1 => Just(Action::Reopen),
     ];
     prop::collection::vec(act, 0..40)
 }
 
-/// What should be there.
+/// The expected content.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<RunId, Vec<Entry>>,
@@ -154,11 +154,11 @@ impl Model {
     }
 }
 
-async fn carry_out(fixture: &impl JournalFixture, acts: &[Act]) {
+async fn apply_actions(fixture: &impl JournalFixture, actions: &[Action]) {
     let mut journals: [Arc<dyn Journal>; 2] = [fixture.open(), fixture.open()];
     let mut model = Model::default();
     let mut ids = Vec::new();
-    // The fixture has what earlier cases left: nodes that they named are forgotten first.
+    // The fixture has data of earlier cases: their nodes are forgotten first.
     for manifest in MANIFESTS {
         ids.push(
             journals[0]
@@ -173,25 +173,25 @@ async fn carry_out(fixture: &impl JournalFixture, acts: &[Act]) {
                 .unwrap();
         }
     }
-    for (turn, act) in acts.iter().enumerate() {
-        // Two programs take turns, also on the same run.
+    for (turn, act) in actions.iter().enumerate() {
+        // Two programs alternate, also on the same run.
         let journal = &mut journals[turn / 3 % 2];
         match act {
-            Act::Append(run, entry) => {
+            Action::Append(run, entry) => {
                 journal.append(ids[*run], entry).await.unwrap();
                 model.append(MANIFESTS[*run], ids[*run], entry);
             }
-            Act::End(run, ending) => {
+            Action::End(run, ending) => {
                 journal.end(ids[*run], *ending, at(7)).await.unwrap();
                 model.ended.insert(ids[*run], *ending);
             }
-            Act::Forget(manifest, host, name) => {
+            Action::Forget(manifest, host, name) => {
                 let (manifest, host, name) = (MANIFESTS[*manifest], HOSTS[*host], NAMES[*name]);
-                let gone = journal.forget(&scope(manifest, host), name).await.unwrap();
+                let removed = journal.forget(&scope(manifest, host), name).await.unwrap();
                 let key = (manifest.into(), host.into(), name.into());
-                assert_eq!(gone, model.nodes.remove(&key).is_some());
+                assert_eq!(removed, model.nodes.remove(&key).is_some());
             }
-            Act::Reopen => *journal = fixture.open(),
+            Action::Reopen => *journal = fixture.open(),
         }
     }
     for journal in &journals {
@@ -199,15 +199,15 @@ async fn carry_out(fixture: &impl JournalFixture, acts: &[Act]) {
     }
 }
 
-pub(crate) fn whatever_is_written_is_read_back_in_order(fixture: &impl JournalFixture) {
+pub(crate) fn all_entries_are_read_back_in_order(fixture: &impl JournalFixture) {
     let config = Config {
         failure_persistence: None,
-        // Each case waits for the disk some forty times.
+        // Each case waits for the disk about forty times.
         ..Config::with_cases(Config::default().cases / 8)
     };
     TestRunner::new(config)
-        .run(&acts(), |acts| {
-            run(carry_out(fixture, &acts));
+        .run(&actions(), |actions| {
+            run(apply_actions(fixture, &actions));
             Ok(())
         })
         .unwrap();

@@ -1,13 +1,13 @@
-//! What is known of nodes.
+//! Records of nodes.
 
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use homestak_engine::journal::{Journal, RunId, StepEvent};
 
-use super::sample::{at, known, plan, record, scope};
+use super::sample::{at, entry_with_record, plan, record, scope};
 use super::{JournalFixture, run};
 
-async fn tell(journal: &dyn Journal, id: RunId, record: &NodeRecord) {
-    let entry = known(0, StepEvent::Intent, record.clone());
+async fn append_record(journal: &dyn Journal, id: RunId, record: &NodeRecord) {
+    let entry = entry_with_record(0, StepEvent::Intent, record.clone());
     journal.append(id, &entry).await.unwrap();
 }
 
@@ -24,15 +24,15 @@ pub(crate) fn the_newest_record_of_each_node_counts(fixture: &impl JournalFixtur
             ("web", NodeStatus::Created),
             ("web", NodeStatus::Ready),
         ] {
-            tell(&*journal, id, &record(name, status)).await;
+            append_record(&*journal, id, &record(name, status)).await;
         }
-        // Another run, and one that goes back: the last word counts, not the highest.
+        // Another run, and a rollback: the last entry counts, not the highest status.
         let later = journal
             .begin("apply", &plan("m", 2), "run", at(9))
             .await
             .unwrap();
-        tell(&*journal, later, &record("web", NodeStatus::Destroying)).await;
-        tell(&*journal, id, &record("web", NodeStatus::Created)).await;
+        append_record(&*journal, later, &record("web", NodeStatus::Destroying)).await;
+        append_record(&*journal, id, &record("web", NodeStatus::Created)).await;
         let expected = [
             record("db", NodeStatus::Creating),
             record("web", NodeStatus::Created),
@@ -52,11 +52,11 @@ pub(crate) fn a_node_that_is_destroyed_is_not_listed(fixture: &impl JournalFixtu
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
             .unwrap();
-        tell(&*journal, id, &record("web", NodeStatus::Destroying)).await;
-        tell(&*journal, id, &record("web", NodeStatus::Destroyed)).await;
+        append_record(&*journal, id, &record("web", NodeStatus::Destroying)).await;
+        append_record(&*journal, id, &record("web", NodeStatus::Destroyed)).await;
         assert_eq!(journal.records(&father).await.unwrap(), []);
         assert!(!journal.forget(&father, "web").await.unwrap());
-        tell(&*journal, id, &record("web", NodeStatus::Creating)).await;
+        append_record(&*journal, id, &record("web", NodeStatus::Creating)).await;
         assert_eq!(journal.records(&father).await.unwrap().len(), 1);
     });
 }
@@ -77,9 +77,9 @@ pub(crate) fn manifests_and_hosts_are_separate(fixture: &impl JournalFixture) {
             .begin("apply", &plan("two", 1), "run", at(0))
             .await
             .unwrap();
-        tell(&*journal, one, &web).await;
-        tell(&*journal, one, &moved).await;
-        tell(&*journal, two, &web).await;
+        append_record(&*journal, one, &web).await;
+        append_record(&*journal, one, &moved).await;
+        append_record(&*journal, two, &web).await;
         assert!(
             journal
                 .forget(&scope("two", "father"), "web")
@@ -105,14 +105,14 @@ pub(crate) fn a_forgotten_node_has_no_record_until_it_is_seen_again(fixture: &im
             .begin("apply", &plan("m", 1), "run", at(0))
             .await
             .unwrap();
-        tell(&*journal, id, &record("web", NodeStatus::Ready)).await;
+        append_record(&*journal, id, &record("web", NodeStatus::Ready)).await;
         assert!(journal.forget(&father, "web").await.unwrap());
         assert!(!journal.forget(&father, "web").await.unwrap());
         assert!(!journal.forget(&father, "nobody").await.unwrap());
         assert_eq!(fixture.open().records(&father).await.unwrap(), []);
-        // What was recorded stays.
+        // Earlier records are kept.
         assert_eq!(journal.run(id).await.unwrap().unwrap().entries.len(), 1);
-        tell(&*journal, id, &record("web", NodeStatus::Created)).await;
+        append_record(&*journal, id, &record("web", NodeStatus::Created)).await;
         let found = fixture.open().records(&father).await.unwrap();
         assert_eq!(found, [record("web", NodeStatus::Created)]);
     });

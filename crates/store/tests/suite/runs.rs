@@ -1,20 +1,20 @@
-//! Runs: begun, written to, read back.
+//! Runs: start, append, read back.
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::NodeStatus;
 use homestak_engine::journal::{Entry, JournalError, RunFilter, RunId, RunOutcome, StepEvent};
 
-use super::sample::{at, done, entry, known, plan, record, site, trouble};
+use super::sample::{at, done, entry, entry_with_record, plan, record, site, step_error};
 use super::{JournalFixture, run};
 
 pub(crate) fn a_run_is_read_back_as_it_was_written(fixture: &impl JournalFixture) {
     run(async {
         let plan = plan("edge", 3);
         let entries = [
-            known(0, StepEvent::Intent, record("node-0", NodeStatus::Creating)),
-            known(0, done(), record("node-0", NodeStatus::Created)),
+            entry_with_record(0, StepEvent::Intent, record("node-0", NodeStatus::Creating)),
+            entry_with_record(0, done(), record("node-0", NodeStatus::Created)),
             entry(1, StepEvent::Intent),
-            known(1, done(), record("node-0", NodeStatus::Created)),
+            entry_with_record(1, done(), record("node-0", NodeStatus::Created)),
             entry(1, StepEvent::Settled),
         ];
         let journal = fixture.open();
@@ -60,7 +60,7 @@ pub(crate) fn runs_are_listed_newest_first(fixture: &impl JournalFixture) {
             (&other, "b", "apply"),
             (&one, "a", "destroy"),
         ] {
-            // The same time for all: the order is that of writing.
+            // The same time for all: they are ordered by insertion.
             let id = journal.begin(verb, &plan(manifest, 1), "run", at(0)).await;
             ids.push(id.unwrap());
         }
@@ -104,11 +104,11 @@ pub(crate) fn every_step_event_is_read_back(fixture: &impl JournalFixture) {
             StepEvent::Intent,
             StepEvent::Done { changed: false },
             StepEvent::Done { changed: true },
-            StepEvent::Failed(trouble()),
+            StepEvent::Failed(step_error()),
             StepEvent::UndoIntent,
             StepEvent::Undone { changed: false },
             StepEvent::Undone { changed: true },
-            StepEvent::UndoFailed(trouble()),
+            StepEvent::UndoFailed(step_error()),
             StepEvent::Settled,
         ];
         let entries: Vec<Entry> = all.into_iter().map(|one| entry(3, one)).collect();
@@ -156,11 +156,43 @@ pub(crate) fn runs_are_listed_in_pages(fixture: &impl JournalFixture) {
             ..all.clone()
         };
         assert_eq!(page(host).await, [6, 3, 0]);
-        // Those without a site may be of any.
+        // Runs without a site match every site.
         let of_site = RunFilter {
             site: Some(site()),
             ..all
         };
         assert_eq!(page(of_site).await, [5, 4, 3, 2, 1, 0]);
+    });
+}
+
+pub(crate) fn a_run_is_followed_from_a_position(fixture: &impl JournalFixture) {
+    run(async {
+        let (driver, follower) = (fixture.open(), fixture.open());
+        let plan = plan("m", 2);
+        let id = driver.begin("apply", &plan, "run", at(0)).await.unwrap();
+        let other = driver.begin("apply", &plan, "run", at(0)).await.unwrap();
+        assert_eq!(follower.entries_after(id, 0).await.unwrap(), []);
+        let statuses = [NodeStatus::Creating, NodeStatus::Created, NodeStatus::Ready];
+        let (mut position, mut seen, mut written) = (0, Vec::new(), Vec::new());
+        for step in 0..6 {
+            for name in ["web", "mail"] {
+                // Each record is written as what differs from one that was read earlier.
+                let entry = entry_with_record(step, done(), record(name, statuses[step % 3]));
+                driver.append(id, &entry).await.unwrap();
+                driver.append(other, &entry).await.unwrap();
+                written.push(entry);
+            }
+            let new = follower.entries_after(id, position).await.unwrap();
+            assert_eq!(new.len(), 2);
+            for (at, entry) in new {
+                assert!(at > position);
+                position = at;
+                seen.push(entry);
+            }
+        }
+        assert_eq!(seen, written);
+        assert_eq!(follower.entries_after(id, position).await.unwrap(), []);
+        let nobody = follower.entries_after(RunId(77), 0).await.unwrap();
+        assert_eq!(nobody, []);
     });
 }

@@ -11,7 +11,7 @@ use crate::ui::{Printer, table};
 /// Lists hosts with their addresses and how their certificates are verified.
 pub(super) fn run(session: &Session, printer: &Printer) -> Outcome {
     let hosts = wire::host::list(&session.catalog);
-    if printer.shape.json {
+    if printer.output.json {
         printer.json(&kind::HOST_LIST, &HostList { hosts });
     } else {
         let rows = hosts.into_iter();

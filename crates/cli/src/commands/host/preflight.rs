@@ -7,7 +7,7 @@ use homestak_api::v1::kind;
 use homestak_core::plan::{PlanOptions, Verb};
 use homestak_driver::error::count;
 use homestak_driver::job::Job;
-use homestak_driver::preflight::{Finding, Severity, worst};
+use homestak_driver::preflight::{Finding, FindingSeverity, worst};
 use homestak_driver::select::ManifestSelector;
 use homestak_driver::{Session, wire};
 
@@ -29,7 +29,7 @@ pub(super) fn run(
     let findings = match manifest {
         None => {
             let (driver, _) = driver(session, settings, false, printer)?;
-            block_on(driver.hosts.of(name).check(name, None))??
+            block_on(driver.hosts.of(name)?.check(name, None))??
         }
         Some(manifest) => {
             let choice = ManifestSelector {
@@ -37,13 +37,13 @@ pub(super) fn run(
                 host: Some(name.to_owned()),
                 ..ManifestSelector::default()
             };
-            let screen = Arc::new(Screen::new(printer.shape, false));
+            let screen = Arc::new(Screen::new(printer.output, false));
             let job = Job::open(choice, None, session, &settings.driver, screen)?;
             block_on(async {
                 // Without a plan the host itself is checked, which shows why there is none.
                 let plan = job.plan(&PlanOptions::new(Verb::Apply)).await.ok();
                 let hosts = &job.driver.hosts;
-                hosts.of(name).check(name, plan.as_ref()).await
+                hosts.of(name)?.check(name, plan.as_ref()).await
             })??
         }
     };
@@ -52,8 +52,8 @@ pub(super) fn run(
 
 /// Prints the findings. A failure makes the command fail.
 pub(in crate::commands) fn report(name: &str, findings: &[Finding], printer: &Printer) -> Outcome {
-    let failed = worst(findings) == Severity::Failure;
-    if printer.shape.json {
+    let failed = worst(findings) == FindingSeverity::Failure;
+    if printer.output.json {
         printer.json(
             &kind::HOST_PREFLIGHT,
             &wire::host::preflight(name, findings),
@@ -64,12 +64,12 @@ pub(in crate::commands) fn report(name: &str, findings: &[Finding], printer: &Pr
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-fn word(severity: Severity) -> &'static str {
+fn severity_name(severity: FindingSeverity) -> &'static str {
     match severity {
-        Severity::Good => "good",
-        Severity::Unknown => "unknown",
-        Severity::Warning => "warning",
-        Severity::Failure => "failure",
+        FindingSeverity::Good => "good",
+        FindingSeverity::Unknown => "unknown",
+        FindingSeverity::Warning => "warning",
+        FindingSeverity::Failure => "failure",
     }
 }
 
@@ -78,7 +78,7 @@ fn show(name: &str, findings: &[Finding], printer: &Printer) {
     for finding in findings {
         text += &format!(
             "{:<8} {}: {}\n",
-            word(finding.severity),
+            severity_name(finding.severity),
             finding.check,
             finding.detail
         );
@@ -89,12 +89,12 @@ fn show(name: &str, findings: &[Finding], printer: &Printer) {
     printer.data(&text);
     let failures = findings
         .iter()
-        .filter(|finding| finding.severity == Severity::Failure)
+        .filter(|finding| finding.severity == FindingSeverity::Failure)
         .count();
     if failures == 0 {
-        printer.say(&format!("`{name}` is ready."));
+        printer.message(&format!("`{name}` is ready."));
     } else {
-        printer.say(&format!(
+        printer.message(&format!(
             "`{name}` is not ready: {}.",
             count(failures, "failure")
         ));

@@ -49,7 +49,7 @@ pub(super) fn run(
         return Err(DriverError::failed("No privileges are needed."));
     }
     let verified = is_verified(version);
-    if printer.shape.json {
+    if printer.output.json {
         let role = HostRole {
             pve_version: version,
             verified,
@@ -59,13 +59,15 @@ pub(super) fn run(
         return Ok(ExitCode::SUCCESS);
     }
     printer.data(&(commands.join("\n") + "\n"));
-    printer.say("Run them on the host as root. `pveum user token add` prints the secret once: put");
-    printer.say(&format!(
+    printer.message(
+        "Run them on the host as root. `pveum user token add` prints the secret once: put",
+    );
+    printer.message(&format!(
         "  {}!{}=SECRET\nunder `api_tokens` in secrets.yaml.",
         owner.user, owner.token
     ));
     if !verified {
-        printer.say(&format!("notice: the privileges for version {version} are from its documentation; only those for version 9 were tested on a real host."));
+        printer.message(&format!("notice: the privileges for version {version} are from its documentation; only those for version 9 were tested on a real host."));
     }
     Ok(ExitCode::SUCCESS)
 }

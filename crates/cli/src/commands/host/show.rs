@@ -21,8 +21,8 @@ pub(super) fn run(
     printer: &Printer,
 ) -> Outcome {
     let (driver, _) = driver(session, settings, false, printer)?;
-    let body = block_on(driver.hosts.of(name).show(name, offline))??;
-    if printer.shape.json {
+    let body = block_on(driver.hosts.of(name)?.show(name, offline))??;
+    if printer.output.json {
         printer.json(&kind::HOST_SHOW, &body);
     } else {
         let body = serde_json::to_value(&body).unwrap_or_default();

@@ -29,14 +29,14 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
     let same = recorded
         .as_deref()
         .is_some_and(|recorded| recorded.eq_ignore_ascii_case(&found));
-    if !printer.shape.json {
+    if !printer.output.json {
         printer.data(&format!("{found}\n"));
     }
     if !same {
         if let Some(recorded) = &recorded {
-            printer.say(&format!("The recorded fingerprint differs: {recorded}\nThe certificate was renewed, or the connection to {host} is intercepted."));
+            printer.message(&format!("The recorded fingerprint differs: {recorded}\nThe certificate was renewed, or the connection to {host} is intercepted."));
         }
-        printer.say("Compare it with the one on the host: openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem");
+        printer.message("Compare it with the one on the host: openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem");
         let question = format!("Trust this certificate for `{name}`?");
         if !yes && block_on(ask(&question, printer))? != Answer::Yes {
             return Err(
@@ -47,7 +47,7 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
         }
         record(name, &found, session)?;
     }
-    if printer.shape.json {
+    if printer.output.json {
         let trust = HostTrust {
             success: true,
             host: name.to_owned(),
@@ -56,7 +56,7 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
         };
         printer.json(&kind::HOST_TRUST, &trust);
     } else {
-        printer.say(if same {
+        printer.message(if same {
             "Already recorded."
         } else {
             "Recorded."
@@ -65,7 +65,7 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the fingerprint into the host's document, whose comments and layout stay.
+/// Writes the fingerprint into the host's document, keeping comments and layout.
 fn record(name: &str, fingerprint: &str, session: &Session) -> Result<(), DriverError> {
     let file = session
         .catalog

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use homestak_api::v1::{RollbackOutput, RunEnding, RunResult, RunVerb, kind};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Plan, PlanOptions, Verb};
-use homestak_driver::hosts::local;
 use homestak_driver::job::{self, refusals};
 use homestak_driver::runs::{RunOutcome, RunSummary, UndoEffect, UndoItem, first};
 use homestak_driver::select::ManifestSelector;
@@ -16,10 +15,9 @@ use homestak_driver::{Driver, DriverError, wire};
 use serde::Serialize;
 
 use crate::args::{ExecuteArgs, PlanOptionArgs, VmEngineArg};
-use crate::commands::Outcome;
+use crate::commands::{Outcome, agree};
 use crate::runtime::drive;
 use crate::settings::Settings;
-use crate::ui::ask::{Answer, ask};
 use crate::ui::progress::Screen;
 use crate::ui::{Printer, plan as picture, result};
 
@@ -65,7 +63,7 @@ impl<'a> CommandContext<'a> {
         settings: &Settings,
         printer: &'a Printer,
     ) -> Result<Self, DriverError> {
-        let screen = Arc::new(Screen::new(printer.shape, execute.events));
+        let screen = Arc::new(Screen::new(printer.output, execute.events));
         let mut driver = settings.driver.clone();
         let engine = execute.vm_engine.map(VmEngineArg::engine);
         driver.vm_engine = engine.unwrap_or(driver.vm_engine);
@@ -111,8 +109,8 @@ impl<'a> CommandContext<'a> {
 
     /// Shows a plan before it is executed, and fails when it cannot be.
     pub(super) fn show(&self, plan: &Plan) -> Result<(), DriverError> {
-        let more = self.printer.shape.verbose > 0;
-        self.printer.say(picture::render(plan, more).trim_end());
+        let more = self.printer.output.verbose > 0;
+        self.printer.message(picture::render(plan, more).trim_end());
         refusals(plan)
     }
 
@@ -134,22 +132,17 @@ impl<'a> CommandContext<'a> {
 
     /// Asks for confirmation.
     pub(super) async fn ask(&self, question: &str) -> Result<(), DriverError> {
-        let verb = self.verb.word();
-        match ask(question, self.printer).await {
-            Answer::Yes => Ok(()),
-            Answer::No => Err(DriverError::refused("Not confirmed; nothing was changed.")),
-            Answer::NoTerminal => Err(DriverError::refused(
-                "This removes guests, or accounts and data inside them, or may do so, and there is no terminal for confirmation.",
-            )
-            .hint(format!(
-                "homestak manifest {verb} ... --dry-run shows the plan; --yes confirms it"
-            ))),
-        }
+        self.screen.set_asking(true);
+        let agreed = agree(false, question, self.printer).await;
+        self.screen.set_asking(false);
+        agreed
     }
 
     /// Checks every host, unless `--skip-preflight` is given.
     pub(super) async fn preflight(&self, plan: &Plan) -> Result<(), DriverError> {
-        if self.execute.setup && plan.hosts.iter().any(|host| host == local::LOCAL) {
+        let catalog = &self.job.driver.session.catalog;
+        let is_here = |host: &String| catalog.traits_of(host).is_this_machine;
+        if self.execute.setup && plan.hosts.iter().any(is_here) {
             crate::commands::local::install(self.printer).await?;
         }
         if plan.verb == Verb::Apply {
@@ -170,7 +163,7 @@ impl<'a> CommandContext<'a> {
         self.screen.expect(&plan);
         let work = async |interrupt| {
             let job = &self.job;
-            job.carry_out(self.verb.word(), plan.clone(), interrupt)
+            job.carry_out(self.verb.name(), plan.clone(), interrupt)
                 .await
         };
         drive(work, &self.screen, &self.job.driver, self.printer).await
@@ -191,7 +184,7 @@ impl<'a> CommandContext<'a> {
     /// Shows the result of a run, and returns the exit code.
     pub(super) async fn finish(&self, plan: &Plan, ended: Option<RunOutcome>) -> Outcome {
         let driver = &self.job.driver;
-        let shown = Shown {
+        let options = ResultOptions {
             verb: self.verb,
             manifest: &self.job.resolved.name,
             // With several hosts, a new plan needs the same `-H` as this one.
@@ -201,19 +194,19 @@ impl<'a> CommandContext<'a> {
             },
             events: self.execute.events,
         };
-        show_result(&shown, (driver, &self.screen), ended, self.printer).await
+        show_result(&options, (driver, &self.screen), ended, self.printer).await
     }
 }
 
-/// Names and format of a result.
-pub(super) struct Shown<'a> {
+/// The names and the format to show a result with.
+pub(super) struct ResultOptions<'a> {
     pub(super) verb: RunVerb,
     pub(super) manifest: &'a str,
     pub(super) host: &'a str,
     pub(super) events: bool,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ResultOptions<'a> {
     /// Returns those of a recorded run.
     pub(super) fn of(verb: RunVerb, run: &'a RunSummary, events: bool) -> Self {
         Self {
@@ -227,13 +220,13 @@ impl<'a> Shown<'a> {
 
 /// Shows the result of a run, and returns the exit code.
 pub(super) async fn show_result(
-    shown: &Shown<'_>,
+    options: &ResultOptions<'_>,
     (driver, screen): (&Driver, &Screen),
     ended: Option<RunOutcome>,
     printer: &Printer,
 ) -> Outcome {
     let run_report = screen.report();
-    let wanted = match shown.verb {
+    let wanted = match options.verb {
         RunVerb::Rollback => RunOutcome::RolledBack,
         _ => RunOutcome::Done,
     };
@@ -247,27 +240,27 @@ pub(super) async fn show_result(
         _ => Vec::new(),
     };
     let success = ended == Some(wanted) && left.is_empty();
-    if printer.shape.json {
-        let mut body = wire::run::result(shown.verb, &run_report, success);
+    if printer.output.json {
+        let mut body = wire::run::result(options.verb, &run_report, success);
         if let Some(RunOutcome::RolledBack | RunOutcome::Stuck) = ended {
             body.not_undone = Some(wire::run::not_reverted(&left, &run_report));
         }
-        print_result(body, shown.events, printer);
-    } else if !shown.events {
+        print_result(body, options.events, printer);
+    } else if !options.events {
         printer.data(&result::render(&run_report));
     }
-    result::troubles(&run_report, printer);
-    let host = shown.host;
+    result::print_errors(&run_report, printer);
+    let host = options.host;
     match ended {
         Some(ending) => {
             if ending == RunOutcome::RolledBack && !left.is_empty() {
-                printer.say("Reverted, except for what cannot be reverted:");
+                printer.message("Reverted, except for what cannot be reverted:");
                 for item in &left {
-                    printer.say(&format!("  `{}`: {}", item.subject, item.text));
+                    printer.message(&format!("  `{}`: {}", item.subject, item.text));
                 }
             } else {
                 let undoable = of(UndoEffect::Undone).next().is_some();
-                let names = (shown.manifest, host);
+                let names = (options.manifest, host);
                 result::ending(ending, &run_report, names, undoable, printer);
             }
             Ok(match success {
@@ -276,9 +269,9 @@ pub(super) async fn show_result(
             })
         }
         None => {
-            printer.say(&format!(
+            printer.message(&format!(
                 "Aborted. Steps in progress may or may not have completed; homestak manifest resume -M {} -H {host} checks them and continues.",
-                shown.manifest
+                options.manifest
             ));
             Ok(ExitCode::from(130))
         }
@@ -287,11 +280,12 @@ pub(super) async fn show_result(
 
 /// Prints the result of a run as JSON, when it is asked for.
 pub(super) fn print_result(result: RunResult, events: bool, printer: &Printer) {
-    if !printer.shape.json {
+    if !printer.output.json {
         return;
     }
     let kind = match result.verb {
         RunVerb::Apply => kind::MANIFEST_APPLY,
+        RunVerb::Configure => kind::MANIFEST_CONFIGURE,
         RunVerb::Destroy => kind::MANIFEST_DESTROY,
         RunVerb::Test => kind::MANIFEST_TEST,
         RunVerb::Resume => kind::MANIFEST_RESUME,

@@ -27,7 +27,7 @@ pub(in crate::commands) fn run(
     printer: &Printer,
 ) -> Outcome {
     let (journal, session) = (journal(&settings.driver)?, settings.session()?);
-    let scope = which.which();
+    let scope = which.selector();
     let known = block_on(nodes::one(&*journal, &session, &which.node, &scope))??;
     let name = known.name();
     let choice = ManifestSelector {
@@ -42,17 +42,17 @@ pub(in crate::commands) fn run(
         return Err(refused((name, &spec), &found.refusals, printer));
     }
     let changes = &found.changes;
-    if printer.shape.json {
+    if printer.output.json {
         let diff = SpecDiff {
             node: name.to_owned(),
             spec,
-            changes: v1::changes(changes),
+            changes: changes.clone(),
         };
         printer.json(&v1::kind::SPEC_DIFF, &diff);
     } else {
         printer.data(&render(changes));
         if changes.is_empty() {
-            printer.say(&format!(
+            printer.message(&format!(
                 "`{name}` has no differences to its spec `{spec}`."
             ));
         }
@@ -62,9 +62,9 @@ pub(in crate::commands) fn run(
 
 /// Returns why a spec cannot be applied to a node.
 fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -> DriverError {
-    if !printer.shape.json {
+    if !printer.output.json {
         for reason in why {
-            printer.say(&format!("refused: `{name}`: {reason}"));
+            printer.message(&format!("refused: `{name}`: {reason}"));
         }
     }
     let reasons = why.iter().map(|why| FailureDetail::Reason(why.to_string()));

@@ -21,7 +21,7 @@ pub(super) fn run(
 ) -> Outcome {
     let (session, journal) = (settings.session()?, journal(&settings.driver)?);
     block_on(async {
-        let known = nodes::one(&*journal, &session, node, &which.which()).await?;
+        let known = nodes::one(&*journal, &session, node, &which.selector()).await?;
         let (scope, record) = (&known.scope, &known.record);
         let question = format!(
             "Delete the record of `{node}` in `{}`? `{}` is not queried for the {}, and nothing is changed on it.",
@@ -30,7 +30,7 @@ pub(super) fn run(
         agree(yes, &question, printer).await?;
         let _lease = journal.lock(std::slice::from_ref(scope)).await?;
         let forgotten = journal.forget(scope, node).await?;
-        if printer.shape.json {
+        if printer.output.json {
             let forget = ManifestForget {
                 success: true,
                 node: node.to_owned(),
@@ -38,7 +38,7 @@ pub(super) fn run(
             };
             printer.json(&kind::MANIFEST_FORGET, &forget);
         } else {
-            printer.say(&format!(
+            printer.message(&format!(
                 "Record deleted. `{}` was not queried for the {}, and nothing was changed on it.",
                 scope.host, record.guest
             ));

@@ -56,9 +56,9 @@ pub(super) fn run(
     };
     if let Some(path) = out {
         write_file(path, &drawn)?;
-        printer.say(&format!("Wrote {}", path.display()));
+        printer.message(&format!("Wrote {}", path.display()));
     }
-    if printer.shape.json {
+    if printer.output.json {
         let graph = ManifestGraph {
             name: name.clone(),
             format: match format {

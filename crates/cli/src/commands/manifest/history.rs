@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use homestak_api::v1::{RunHistory, kind};
-use homestak_driver::runs::{RunId, RunSummary, Runs, word};
+use homestak_driver::runs::{RunId, RunSummary, Runs, outcome_name};
 use homestak_driver::{journal, wire};
 
 use crate::args::RunArgs;
@@ -22,18 +22,18 @@ pub(super) fn run(
 ) -> Outcome {
     let (session, journal) = (settings.session()?, journal(&settings.driver)?);
     let listed = Runs {
-        which: &which.which(),
+        which: &which.selector(),
         journal: &journal,
         site: session.id()?,
     };
     let (runs, more) = block_on(listed.page(limit, before.map(RunId)))??;
-    if printer.shape.json {
+    if printer.output.json {
         let runs = runs.iter().map(wire::run::summary).collect();
         printer.json(&kind::MANIFEST_HISTORY, &RunHistory { runs, more });
         return Ok(ExitCode::SUCCESS);
     }
     if runs.is_empty() {
-        printer.say("There are no runs.");
+        printer.message("There are no runs.");
         for hint in block_on(listed.hints())?? {
             printer.hint(&hint);
         }
@@ -45,9 +45,9 @@ pub(super) fn run(
             run.manifest.clone(),
             run.hosts.join(","),
             run.verb.clone(),
-            moment(run.started),
+            format_time(run.started),
             seconds(run).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s")),
-            word(run).to_owned(),
+            outcome_name(run).to_owned(),
         ]
     });
     printer.data(&table::render(
@@ -57,13 +57,13 @@ pub(super) fn run(
         rows.collect(),
     ));
     if let Some(last) = runs.last().filter(|_| more) {
-        printer.say(&format!("Use --before {} to list older runs.", last.id));
+        printer.message(&format!("Use --before {} to list older runs.", last.id));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Formats a time without fractions of a second.
-pub(super) fn moment(at: jiff::Timestamp) -> String {
+pub(super) fn format_time(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 

@@ -49,9 +49,9 @@ pub(super) fn run(
     let text = emit(&document);
     if let Some(out) = out {
         write_file(out, &text)?;
-        printer.say(&format!("Wrote {}", out.display()));
+        printer.message(&format!("Wrote {}", out.display()));
     }
-    if printer.shape.json {
+    if printer.output.json {
         let migration = ManifestMigration {
             success: true,
             manifest: MigratedManifest(document.to_json()),

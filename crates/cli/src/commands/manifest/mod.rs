@@ -1,6 +1,7 @@
 //! `homestak manifest`: shows and executes manifests, and inspects their runs.
 
 mod apply;
+mod configure;
 mod context;
 mod destroy;
 mod diff;
@@ -52,6 +53,7 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
         ManifestCommand::Validate { manifest } => validate::run(&manifest, settings, printer),
         ManifestCommand::Plan(args) => plan::run(&args, settings, printer),
         ManifestCommand::Apply(args) => apply::run(&args, settings, printer),
+        ManifestCommand::Configure(args) => configure::run(&args, settings, printer),
         ManifestCommand::Destroy(args) => destroy::run(&args, settings, printer),
         ManifestCommand::Test(args) => test::run(&args, settings, printer),
         ManifestCommand::Status { which, offline } => {
@@ -64,7 +66,7 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
             events,
         } => {
             if !from.is_empty() {
-                printer.say("notice: `--from` is now `--mark-resolved`");
+                printer.message("notice: `--from` is now `--mark-resolved`");
                 mark_resolved.extend(from);
             }
             resume::resume(&which, &mark_resolved, events, settings, printer)
@@ -85,13 +87,19 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
             manifest,
             host,
             out,
+            follow,
         } => {
             let which = RunArgs {
                 name: None,
                 manifest,
                 host,
             };
-            report::run(run, &which, out.as_deref(), settings, printer)
+            let options = report::Options {
+                number: run,
+                out: out.as_deref(),
+                follow,
+            };
+            report::run(&options, &which, settings, printer)
         }
         ManifestCommand::Reidentify { manifest, execute } => {
             reidentify::run(&manifest, &execute, settings, printer)
@@ -145,7 +153,7 @@ fn list(settings: &Settings, printer: &Printer) -> Outcome {
             description: description.unwrap_or_default(),
         });
     }
-    if printer.shape.json {
+    if printer.output.json {
         printer.json(&kind::MANIFEST_LIST, &ManifestList { manifests });
         return Ok(ExitCode::SUCCESS);
     }

@@ -33,7 +33,7 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
         // Private: it describes the contents of nodes.
         durable::write(out, format!("{text}\n").as_bytes(), Access::PRIVATE)
             .map_err(|error| DriverError::file("write", out, &error))?;
-        printer.say(&format!(
+        printer.message(&format!(
             "Plan written; homestak manifest apply {} executes it.",
             out.display()
         ));
@@ -44,10 +44,10 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
 /// Shows a plan as the result of a command.
 pub(super) fn show(plan: &Plan, context: &CommandContext<'_>, options: &PlanOptions) -> Outcome {
     let printer = context.printer;
-    if printer.shape.json {
+    if printer.output.json {
         printer.json(&kind::MANIFEST_PLAN, &written(plan, context, options));
     } else {
-        printer.data(&picture::render(plan, printer.shape.verbose > 0));
+        printer.data(&picture::render(plan, printer.output.verbose > 0));
     }
     Ok(ExitCode::from(if plan.refusals.is_empty() { 0 } else { 3 }))
 }

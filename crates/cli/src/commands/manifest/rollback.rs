@@ -7,7 +7,7 @@ use homestak_driver::rollback::{Rollback, UndoState};
 use homestak_driver::runs::{Run, UndoEffect, UndoItem};
 use homestak_driver::{Driver, wire};
 
-use super::context::{Shown, show_result};
+use super::context::{ResultOptions, show_result};
 use crate::args::RollbackArgs;
 use crate::commands::{Outcome, agree};
 use crate::runtime::{drive, run_command};
@@ -31,7 +31,7 @@ async fn rollback(
     (driver, screen): (&Driver, &Screen),
     printer: &Printer,
 ) -> Outcome {
-    let rollback = Rollback::open(driver, &args.which.which()).await?;
+    let rollback = Rollback::open(driver, &args.which.selector()).await?;
     let (run, items) = (&rollback.run, &rollback.items);
     let id = run.head.id;
     match rollback.undo {
@@ -47,7 +47,7 @@ async fn rollback(
     }
     let plan = render(run, items);
     if args.dry_run {
-        if printer.shape.json {
+        if printer.output.json {
             let preview = wire::run::rollback(run, items);
             printer.json(&kind::MANIFEST_ROLLBACK, &RollbackOutput::Preview(preview));
         } else {
@@ -55,22 +55,24 @@ async fn rollback(
         }
         return Ok(ExitCode::SUCCESS);
     }
-    printer.say(plan.trim_end());
+    printer.message(plan.trim_end());
+    screen.set_asking(true);
     agree(args.yes, "Roll back this run?", printer).await?;
+    screen.set_asking(false);
     screen.begin(rollback.report());
     let work = async |interrupt| rollback.carry_out(interrupt).await;
     let ended = drive(work, screen, driver, printer).await?;
-    let shown = Shown::of(RunVerb::Rollback, &run.head, args.events);
-    show_result(&shown, (driver, screen), ended, printer).await
+    let options = ResultOptions::of(RunVerb::Rollback, &run.head, args.events);
+    show_result(&options, (driver, screen), ended, printer).await
 }
 
 /// Reports that there is nothing to do.
 fn nothing(run: &Run, items: &[UndoItem], text: &str, printer: &Printer) -> ExitCode {
     for item in items {
-        printer.say(line(item).trim_end());
+        printer.message(line(item).trim_end());
     }
-    printer.say(text);
-    if printer.shape.json {
+    printer.message(text);
+    if printer.output.json {
         let preview = RollbackPreview {
             success: Some(true),
             ..wire::run::rollback(run, items)

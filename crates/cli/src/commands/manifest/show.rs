@@ -47,7 +47,7 @@ pub(super) fn run(
             ]
         }
     };
-    if printer.shape.json {
+    if printer.output.json {
         let sources = options.origin.then_some(&session.catalog.sources);
         let nodes = nodes.into_iter();
         let nodes = nodes
@@ -66,7 +66,7 @@ pub(super) fn run(
 }
 
 /// Values of secrets are shown on request only.
-pub(crate) fn reveal(show_secrets: bool) -> SecretVisibility {
+pub(crate) fn secret_visibility(show_secrets: bool) -> SecretVisibility {
     if show_secrets {
         SecretVisibility::Exposed
     } else {
@@ -84,7 +84,7 @@ fn node_spec(
         &session.catalog,
         name,
         Some(node),
-        reveal(options.show_secrets),
+        secret_visibility(options.show_secrets),
     )
 }
 

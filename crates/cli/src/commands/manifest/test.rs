@@ -6,9 +6,8 @@ use std::process::ExitCode;
 use homestak_api::v1::{RunResult, RunVerb};
 use homestak_core::plan::{OnError, Plan, PlanOptions, Verb};
 use homestak_driver::configure::notice_not_applied;
-use homestak_driver::hosts::local::{self, LOCAL};
-use homestak_driver::hosts::sim::SIM;
-use homestak_driver::preflight::Severity;
+use homestak_driver::hosts::{built_in_host, local};
+use homestak_driver::preflight::FindingSeverity;
 use homestak_driver::runs::{RunOutcome, RunReport, UndoEffect};
 use homestak_driver::{DriverError, wire};
 use jiff::Timestamp;
@@ -42,29 +41,35 @@ pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Ou
 /// test leaves nothing behind, wherever it runs.
 fn prepared(args: &TestArgs, settings: &Settings, printer: &Printer) -> TestArgs {
     let mut args = args.clone();
-    if !args.execute.setup || args.execute.dry_run || args.manifest.host.as_deref() != Some(LOCAL) {
+    let host = args.manifest.host.as_deref();
+    let is_here =
+        host.is_some() && host == built_in_host(&settings.driver, |it| it.is_this_machine);
+    if !args.execute.setup || args.execute.dry_run || !is_here {
         return args;
     }
     args.execute.setup = false;
     if let Err(why) = set_up(settings, printer) {
-        printer.say(&format!("This machine cannot run real nodes: {why}"));
-        printer.say("Using the simulator instead (-H sim); no real nodes are created.");
-        args.manifest.host = Some(SIM.to_owned());
+        printer.message(&format!("This machine cannot run real nodes: {why}"));
+        if let Some(host) = built_in_host(&settings.driver, |it| it.is_simulated) {
+            let text = "Using the simulator instead";
+            printer.message(&format!("{text} (-H {host}); no real nodes are created."));
+            args.manifest.host = Some(host.to_owned());
+        }
     }
     args
 }
 
 /// Installs what is missing and checks the machine.
 fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
-    let word = |error: DriverError| match error.hints.first() {
+    let with_hint = |error: DriverError| match error.hints.first() {
         Some(hint) => format!("{} ({hint})", error.message),
         None => error.message,
     };
-    block_on(install(printer)).flatten().map_err(word)?;
-    let findings = local::check(&settings.driver).map_err(word)?;
+    block_on(install(printer)).flatten().map_err(with_hint)?;
+    let findings = local::check(&settings.driver).map_err(with_hint)?;
     let bad = findings
         .iter()
-        .filter(|finding| finding.severity == Severity::Failure);
+        .filter(|finding| finding.severity == FindingSeverity::Failure);
     let bad: Vec<String> = bad
         .map(|finding| format!("{}: {}", finding.check, finding.detail))
         .collect();
@@ -85,7 +90,7 @@ async fn test(context: &CommandContext<'_>, args: &TestArgs, directory: &Path) -
     let mut plan = context.job.plan(&options).await?;
     let keep = args.keep_on_failure || !context.job.resolved.settings.cleanup_on_failure.value;
     if plan.on_error == OnError::Rollback {
-        // What is kept to be looked at is not undone, and what is not kept is destroyed anyway.
+        // What a failed test created is kept for inspection or destroyed, never rolled back.
         plan.on_error = OnError::Stop;
     }
     context.show(&plan)?;
@@ -111,7 +116,7 @@ async fn test(context: &CommandContext<'_>, args: &TestArgs, directory: &Path) -
     let ended = if report.success() || !keep {
         destroy(context, &options, &mut report).await?
     } else {
-        context.printer.say("Everything is kept.");
+        context.printer.message("Everything is kept.");
         report.skip("destroy", "Destroy every node");
         Some(RunOutcome::Done)
     };
@@ -150,10 +155,10 @@ async fn create(
         name: "create",
         description: "Create every node of the manifest",
         passed: Some(ended == Some(RunOutcome::Done)),
-        message: trouble(&run_report),
+        message: error_text(&run_report),
         seconds: now(context).duration_since(begun).as_secs_f64(),
     });
-    result::troubles(&run_report, context.printer);
+    result::print_errors(&run_report, context.printer);
     Ok(ended)
 }
 
@@ -169,12 +174,12 @@ async fn verify_nodes(
     let Some(checks) = drive(work, &context.screen, driver, context.printer).await? else {
         return Ok(false);
     };
-    // What went wrong, and which specs were not applied, so that nobody verified them.
+    // Errors, and specs that were not applied and therefore not verified.
     let mut notes = Vec::new();
     for check in &checks {
         let mark = if check.good { "verified" } else { "error" };
         let text = format!("{}: {}", check.node, check.detail);
-        context.printer.say(&format!("{mark}: {text}"));
+        context.printer.message(&format!("{mark}: {text}"));
         if !check.good {
             notes.push(text);
         }
@@ -183,7 +188,7 @@ async fn verify_nodes(
             notice_not_applied(&driver.session.catalog, &context.job.resolved, node)
         }) {
             let text = format!("{}: {notice}", check.node);
-            context.printer.say(&format!("notice: {text}"));
+            context.printer.message(&format!("notice: {text}"));
             notes.push(text);
         }
     }
@@ -220,18 +225,18 @@ async fn destroy(
         name: "destroy",
         description: "Destroy every node",
         passed: Some(ended == Some(RunOutcome::Done)),
-        message: trouble(&run_report),
+        message: error_text(&run_report),
         seconds: now(context).duration_since(begun).as_secs_f64(),
     });
-    result::troubles(&run_report, context.printer);
+    result::print_errors(&run_report, context.printer);
     Ok(ended)
 }
 
-fn trouble(run_report: &RunReport) -> String {
-    let said = run_report
+fn error_text(run_report: &RunReport) -> String {
+    let messages = run_report
         .errors()
-        .map(|(row, trouble)| format!("{}: {}", row.name, trouble.message));
-    said.collect::<Vec<_>>().join("; ")
+        .map(|(row, error)| format!("{}: {}", row.name, error.message));
+    messages.collect::<Vec<_>>().join("; ")
 }
 
 async fn finish(
@@ -250,12 +255,12 @@ async fn finish(
         ..wire::run::result(context.verb, made, report.success())
     };
     print_result(result, context.execute.events, printer);
-    if !printer.shape.json && !context.execute.events {
+    if !printer.output.json && !context.execute.events {
         printer.data(&result::render(made));
         printer.data(&report.table());
     }
     for path in written {
-        printer.say(&format!("Report: {}", path.display()));
+        printer.message(&format!("Report: {}", path.display()));
     }
     match ended {
         None => return Ok(ExitCode::from(130)),
@@ -270,7 +275,7 @@ async fn finish(
         }
         Some(_) => {}
     }
-    printer.say(if report.success() {
+    printer.message(if report.success() {
         "Passed."
     } else {
         "Failed."

@@ -25,7 +25,7 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    fn word(&self) -> &'static str {
+    fn status(&self) -> &'static str {
         match self.passed {
             Some(true) => "passed",
             Some(false) => "failed",
@@ -58,7 +58,7 @@ impl Report {
         self.phases.push(phase);
     }
 
-    /// Adds a phase that was not gone through.
+    /// Adds a skipped phase.
     pub(super) fn skip(&mut self, name: &'static str, description: &'static str) {
         self.add(Phase {
             name,
@@ -69,7 +69,7 @@ impl Report {
         });
     }
 
-    /// Tells whether nothing failed.
+    /// Returns whether nothing failed.
     pub(super) fn success(&self) -> bool {
         self.phases.iter().all(|phase| phase.passed != Some(false))
     }
@@ -105,7 +105,7 @@ impl Report {
         let rows = self.phases.iter().map(|phase| {
             vec![
                 phase.name.to_owned(),
-                phase.word().to_owned(),
+                phase.status().to_owned(),
                 format!("{:.1} s", phase.seconds),
             ]
         });
@@ -121,7 +121,7 @@ impl Report {
     ) -> Result<Vec<PathBuf>, DriverError> {
         homestak_api::durable::create_private(directory)
             .map_err(|error| DriverError::file("create", directory, &error))?;
-        let word = if self.success() { "passed" } else { "failed" };
+        let status = if self.success() { "passed" } else { "failed" };
         let stem = self.started.strftime("%Y%m%d-%H%M%S").to_string();
         let report = TestReport {
             scenario: self.scenario.clone(),
@@ -138,7 +138,7 @@ impl Report {
             .map_err(|error| DriverError::failed(format!("Cannot write the report: {error}.")))?;
         let mut paths = Vec::new();
         for (end, text) in [("json", json + "\n"), ("md", self.markdown(made, finished))] {
-            let path = directory.join(format!("{stem}.{word}.{end}"));
+            let path = directory.join(format!("{stem}.{status}.{end}"));
             write_private(&path, &text)?;
             paths.push(path);
         }
@@ -146,9 +146,9 @@ impl Report {
     }
 
     fn markdown(&self, made: &RunReport, finished: Timestamp) -> String {
-        let word = if self.success() { "passed" } else { "failed" };
+        let status = if self.success() { "passed" } else { "failed" };
         let took = finished.duration_since(self.started).as_secs_f64();
-        let mut text = format!("# Test of `{}`: {word}\n\n", self.scenario);
+        let mut text = format!("# Test of `{}`: {status}\n\n", self.scenario);
         _ = writeln!(text, "- Host: {}", self.hosts.join(", "));
         _ = writeln!(text, "- Run from: {}", hostname());
         _ = writeln!(
@@ -160,8 +160,8 @@ impl Report {
         text += "| phase | status | duration | message |\n|---|---|---|---|\n";
         for phase in &self.phases {
             let message = phase.message.replace('|', "\\|").replace('\n', " ");
-            let (name, word, seconds) = (phase.name, phase.word(), phase.seconds);
-            _ = writeln!(text, "| {name} | {word} | {seconds:.1} s | {message} |");
+            let (name, status, seconds) = (phase.name, phase.status(), phase.seconds);
+            _ = writeln!(text, "| {name} | {status} | {seconds:.1} s | {message} |");
         }
         text += "\n```text\n";
         text += &result::render(made);

@@ -1,4 +1,4 @@
-//! `homestak manifest unlock`: releases a lock whose holder is gone.
+//! `homestak manifest unlock`: releases a lock whose holder has ended.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use homestak_driver::runs::{HEARTBEAT_TIMEOUT, HolderState, LeaseHolder, Scope};
 use homestak_driver::{DriverError, journal};
 use jiff::Timestamp;
 
-use super::history::moment;
+use super::history::format_time;
 use crate::commands::{Outcome, agree};
 use crate::runtime::block_on;
 use crate::settings::Settings;
@@ -32,7 +32,7 @@ pub(super) fn run(
             journal.unlock(&scope, held.number).await?;
         }
         let (manifest, host) = (&scope.manifest, &scope.host);
-        if printer.shape.json {
+        if printer.output.json {
             let unlock = ManifestUnlock {
                 success: true,
                 manifest: manifest.clone(),
@@ -43,7 +43,7 @@ pub(super) fn run(
             };
             printer.json(&kind::MANIFEST_UNLOCK, &unlock);
         } else {
-            printer.say(&match &held {
+            printer.message(&match &held {
                 None => format!("`{manifest}` on `{host}` is not locked."),
                 Some(_) => format!("Unlocked: `{manifest}` on `{host}`."),
             });
@@ -59,14 +59,14 @@ async fn permit(
     yes: bool,
     printer: &Printer,
 ) -> Result<(), DriverError> {
-    let (since, heartbeat) = (moment(held.since), moment(held.heartbeat));
+    let (since, heartbeat) = (format_time(held.since), format_time(held.heartbeat));
     let holds = format!(
         "`{}` on `{}` is locked by {} since {since}",
         scope.manifest, scope.host, held.holder
     );
     match held.life {
         HolderState::Dead => {
-            printer.say(&format!("{holds}, which no longer runs."));
+            printer.message(&format!("{holds}, which no longer runs."));
             Ok(())
         }
         HolderState::Alive => Err(
@@ -75,7 +75,7 @@ async fn permit(
             ),
         ),
         HolderState::Unknown if held.is_unlockable(now) => {
-            printer.say(&format!(
+            printer.message(&format!(
                 "{holds}, on another machine or in another container. Its last heartbeat was at {heartbeat}."
             ));
             agree(

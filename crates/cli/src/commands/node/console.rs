@@ -7,7 +7,7 @@ use std::process::{ExitCode, Stdio};
 use homestak_driver::hosts::local::{Engine, Local, Node};
 use homestak_driver::{DriverError, journal};
 
-use super::inside::{Inside, find, of_host, require_root};
+use super::entry_point::{EntryPoint, find, of_host, require_root};
 use super::{serial, through};
 use crate::args::NodeArgs;
 use crate::commands::Outcome;
@@ -24,19 +24,21 @@ pub(in crate::commands) fn run(
 ) -> Outcome {
     let (journal, session) = (journal(&settings.driver)?, settings.session()?);
     match block_on(find(&*journal, which, &session, settings))?? {
-        Inside::Here(found) => {
+        EntryPoint::Local(found) => {
             let (local, node) = *found;
             match node.engine {
                 Engine::Container => shell(&local, &node, settings, printer),
-                Engine::Machine => serial::talk(&local.serial(&node), &node.name, printer),
+                Engine::Machine => serial::connect(&local.serial(&node), &node.name, printer),
             }
         }
-        Inside::In(parent, node) => through(&parent, &["console", &node], settings),
-        Inside::Elsewhere(known) => Err(DriverError::refused(format!(
-            "The console of `{}` is available on its host only.",
-            known.name()
-        ))
-        .hint(of_host(&known))),
+        EntryPoint::InNode(parent, node) => through(&parent, &["console", &node], settings),
+        EntryPoint::OnHost(known) => {
+            let refused = DriverError::refused(format!(
+                "The console of `{}` is available on its host only.",
+                known.name()
+            ));
+            Err(of_host(&known).into_iter().fold(refused, DriverError::hint))
+        }
     }
 }
 
@@ -75,8 +77,8 @@ fn shell(local: &Local, node: &Node, settings: &Settings, printer: &Printer) -> 
             &arguments,
             Stdio::inherit(),
             &|on_stdout, line| match on_stdout {
-                true => printer.node_data("", line),
-                false => printer.node_talk("", line),
+                true => printer.node_stdout("", line),
+                false => printer.node_stderr("", line),
             },
         );
         let code = ended.map_err(failed)?.code();

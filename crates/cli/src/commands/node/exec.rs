@@ -45,19 +45,21 @@ pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &P
     refuse_simulated(&chosen)?;
     let labels = nodes::labels(&chosen);
     let line = shell_line(&args.command);
-    let came = on_each(
+    let results = on_each(
         (&chosen, &labels),
         (&line, args.parallel),
         (&session, settings),
         printer,
     );
-    let success = came.iter().all(|came| came.exit == Some(0));
-    if printer.shape.json {
-        let results = labels.iter().zip(&came);
-        let results = results.map(|(label, came)| result(label, came)).collect();
+    let success = results.iter().all(|result| result.exit == Some(0));
+    if printer.output.json {
+        let results = labels.iter().zip(&results);
+        let results = results
+            .map(|(label, result)| to_wire(label, result))
+            .collect();
         printer.json(&kind::EXEC, &ExecResults { success, results });
     } else {
-        summarize(&labels, &came, printer);
+        summarize(&labels, &results, printer);
     }
     Ok(ExitCode::from(u8::from(!success)))
 }
@@ -77,7 +79,7 @@ fn refuse_simulated(chosen: &[RecordedNode]) -> Result<(), DriverError> {
     .hint("use -H HOST to select the nodes of another host"))
 }
 
-/// Runs a line on each node, `parallel` at a time. Prints output as it appears, unless JSON.
+/// Runs a shell line on each node, `parallel` at a time. Prints output as it arrives, unless JSON.
 fn on_each(
     (chosen, labels): (&[RecordedNode], &[String]),
     (line, parallel): (&str, u32),
@@ -85,7 +87,7 @@ fn on_each(
     printer: &Printer,
 ) -> Vec<ExecResult> {
     let next = AtomicUsize::new(0);
-    let came: Vec<Mutex<ExecResult>> = chosen.iter().map(|_| Mutex::default()).collect();
+    let results: Vec<Mutex<ExecResult>> = chosen.iter().map(|_| Mutex::default()).collect();
     let width = labels.iter().map(|label| label.chars().count()).max();
     let width = width.unwrap_or_default();
     // Lines of several nodes are printed one at a time.
@@ -96,18 +98,18 @@ fn on_each(
             let Some(node) = chosen.get(at) else {
                 return;
             };
-            let hear = |stream: Stream, text: &str| {
-                let mut came = came[at].lock().unwrap_or_else(PoisonError::into_inner);
-                let kept = match stream {
-                    Stream::Out => &mut came.out,
-                    Stream::Err => &mut came.err,
+            let on_line = |stream: Stream, text: &str| {
+                let mut result = results[at].lock().unwrap_or_else(PoisonError::into_inner);
+                let output = match stream {
+                    Stream::Out => &mut result.out,
+                    Stream::Err => &mut result.err,
                 };
-                if printer.shape.json {
-                    if kept.len() < MAX_OUTPUT {
-                        kept.push_str(text);
-                        kept.push('\n');
-                        if kept.len() >= MAX_OUTPUT {
-                            kept.push_str(CUT);
+                if printer.output.json {
+                    if output.len() < MAX_OUTPUT {
+                        output.push_str(text);
+                        output.push('\n');
+                        if output.len() >= MAX_OUTPUT {
+                            output.push_str(CUT);
                         }
                     }
                     return;
@@ -115,18 +117,18 @@ fn on_each(
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
                 let label = line::of_node(&labels[at], at, width);
                 match stream {
-                    Stream::Out => printer.node_data(&label, text),
-                    Stream::Err => printer.node_talk(&label, text),
+                    Stream::Out => printer.node_stdout(&label, text),
+                    Stream::Err => printer.node_stderr(&label, text),
                 }
             };
             let ended = match nodes::connection(node, session, &settings.driver) {
-                Ok(way) => way.with_retries(|ssh| ssh.follow(line, b"", &hear)),
+                Ok(connection) => connection.with_retries(|ssh| ssh.follow(line, b"", &on_line)),
                 Err(error) => Err(error),
             };
-            let mut came = came[at].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut result = results[at].lock().unwrap_or_else(PoisonError::into_inner);
             match ended {
-                Ok(exit) => came.exit = Some(exit),
-                Err(error) => came.error = Some(error),
+                Ok(exit) => result.exit = Some(exit),
+                Err(error) => result.error = Some(error),
             }
         }
     };
@@ -136,18 +138,19 @@ fn on_each(
             scope.spawn(work);
         }
     });
-    came.into_iter()
-        .map(|came| came.into_inner().unwrap_or_else(PoisonError::into_inner))
+    results
+        .into_iter()
+        .map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner))
         .collect()
 }
 
-fn result(label: &str, came: &ExecResult) -> v1::ExecResult {
+fn to_wire(label: &str, result: &ExecResult) -> v1::ExecResult {
     v1::ExecResult {
         node: label.to_owned(),
-        exit: came.exit,
-        stdout: came.out.clone(),
-        stderr: came.err.clone(),
-        error: came.error.as_ref().map(|error| ExecError {
+        exit: result.exit,
+        stdout: result.out.clone(),
+        stderr: result.err.clone(),
+        error: result.error.as_ref().map(|error| ExecError {
             message: error.message.clone(),
             hints: error.hints.clone(),
         }),
@@ -155,26 +158,29 @@ fn result(label: &str, came: &ExecResult) -> v1::ExecResult {
 }
 
 /// Prints failures, and on how many nodes it succeeded.
-fn summarize(labels: &[String], came: &[ExecResult], printer: &Printer) {
-    for (label, came) in labels.iter().zip(came) {
-        match (&came.error, came.exit) {
+fn summarize(labels: &[String], results: &[ExecResult], printer: &Printer) {
+    for (label, result) in labels.iter().zip(results) {
+        match (&result.error, result.exit) {
             (Some(error), _) => {
-                printer.say(&format!("{label}: {}", error.message));
+                printer.message(&format!("{label}: {}", error.message));
                 for hint in &error.hints {
-                    printer.say(&format!("  hint: {hint}"));
+                    printer.message(&format!("  hint: {hint}"));
                 }
             }
             (None, Some(0) | None) => {}
-            (None, Some(exit)) => printer.say(&format!("{label}: exit code {exit}")),
+            (None, Some(exit)) => printer.message(&format!("{label}: exit code {exit}")),
         }
     }
-    let good = came.iter().filter(|came| came.exit == Some(0)).count();
-    if good == came.len() {
+    let good = results
+        .iter()
+        .filter(|result| result.exit == Some(0))
+        .count();
+    if good == results.len() {
         printer.detail(&format!("Succeeded on {}.", count(good, "node")));
     } else {
-        printer.say(&format!(
+        printer.message(&format!(
             "Succeeded on {good} of {}.",
-            count(came.len(), "node")
+            count(results.len(), "node")
         ));
     }
 }

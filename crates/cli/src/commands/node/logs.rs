@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::process::{ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use homestak_api::limit::monotonic;
 use homestak_api::v1::{NodeLogs, kind};
 use homestak_core::foreign::ForeignText;
 use homestak_driver::hosts::local::{Engine, Local, Node};
@@ -13,7 +14,7 @@ use homestak_driver::nodes::{Stream, shell_line};
 use homestak_driver::{DriverError, journal, nodes};
 
 use super::PROGRAM;
-use super::inside::{Inside, find, of_host, require_root};
+use super::entry_point::{EntryPoint, find, of_host, require_root};
 use crate::args::LogsArgs;
 use crate::commands::Outcome;
 use crate::process;
@@ -23,22 +24,22 @@ use crate::ui::Printer;
 
 /// Shows the logs of a node.
 pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    if args.follow && printer.shape.json {
+    if args.follow && printer.output.json {
         return Err(DriverError::usage(
             "`--follow` cannot be combined with `--json-output`.",
         ));
     }
     let (journal, session) = (journal(&settings.driver)?, settings.session()?);
     match block_on(find(&*journal, &args.node, &session, settings))?? {
-        Inside::Here(found) => {
+        EntryPoint::Local(found) => {
             require_root("Reading logs of a node")?;
             here(&found.0, &found.1, args, settings, printer)
         }
-        Inside::In(parent, node) => {
+        EntryPoint::InNode(parent, node) => {
             let lines = args.lines.to_string();
             let mut words = vec!["logs", &node, "-n", &lines];
             words.extend(args.follow.then_some("--follow"));
-            words.extend(printer.shape.json.then_some("--json-output"));
+            words.extend(printer.output.json.then_some("--json-output"));
             let command: Vec<String> = PROGRAM
                 .iter()
                 .chain(&words)
@@ -50,11 +51,11 @@ pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &P
                 printer,
             )
         }
-        Inside::Elsewhere(known) => {
-            let console = format!("its console: {}", of_host(&known));
-            let way = nodes::connection(&known, &session, &settings.driver)
-                .map_err(|error| error.hint(console.clone()))?;
-            over_ssh(&way, args, printer).map_err(|error| error.hint(console))
+        EntryPoint::OnHost(known) => {
+            let connection = nodes::connection(&known, &session, &settings.driver);
+            let shown = connection.and_then(|connection| over_ssh(&connection, args, printer));
+            let console = of_host(&known).map(|command| format!("its console: {command}"));
+            shown.map_err(|error| console.into_iter().fold(error, DriverError::hint))
         }
     }
 }
@@ -68,18 +69,18 @@ fn here(
     printer: &Printer,
 ) -> Outcome {
     let mut console = local.console(node, args.lines);
-    if printer.shape.json || std::io::stdout().is_terminal() {
+    if printer.output.json || std::io::stdout().is_terminal() {
         // Colours are for the terminal it was written to.
         for line in &mut console {
             *line = anstream::adapter::strip_str(line.trim_end()).to_string();
         }
     }
-    if !printer.shape.json {
-        printer.say("Console:");
+    if !printer.output.json {
+        printer.message("Console:");
         for line in &console {
-            printer.node_data("", line);
+            printer.node_stdout("", line);
         }
-        printer.say("Journal:");
+        printer.message("Journal:");
     }
     let number = args.lines.to_string();
     let asked = ["--no-pager", "--lines", &number];
@@ -92,7 +93,7 @@ fn here(
     }
     let kept = local.journal(node).map_err(|error| unreadable(&error))?;
     if !kept.is_empty() {
-        // By what is open here: a path could lead elsewhere by the time it is read.
+        // By file descriptor: a path could be replaced before it is read.
         let own = std::process::id();
         let files = kept.iter().map(AsRawFd::as_raw_fd);
         let files = files.map(|file| format!("--file=/proc/{own}/fd/{file}"));
@@ -101,18 +102,18 @@ fn here(
         return show("journalctl", &arguments, &console, false, printer);
     }
     if node.engine == Engine::Machine {
-        // Its journal is on a disk of its own.
+        // Its journal is on its own disk.
         let (journal, session) = (journal(&settings.driver)?, settings.session()?);
-        let which = args.node.which();
+        let which = args.node.selector();
         let known = block_on(nodes::one(&*journal, &session, &args.node.node, &which))??;
-        let way = nodes::connection(&known, &session, &settings.driver)?;
-        return over_ssh(&way, args, printer);
+        let connection = nodes::connection(&known, &session, &settings.driver)?;
+        return over_ssh(&connection, args, printer);
     }
-    if printer.shape.json {
+    if printer.output.json {
         let journal = Vec::new();
         printer.json(&kind::LOGS, &NodeLogs { console, journal });
     } else {
-        printer.say("The node is not running, and has no stored journal.");
+        printer.message("The node is not running, and has no stored journal.");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -128,15 +129,15 @@ fn show(
     let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
     let failed = |error: &dyn std::fmt::Display| unreadable(&format_args!("{program}: {error}"));
     if follow {
-        // Not as this process itself: the program is the node's, and so is what it prints.
+        // As a child process: the program and its output are controlled by the node.
         let ended =
             process::follow(
                 program,
                 &arguments,
                 Stdio::null(),
                 &|on_stdout, line| match on_stdout {
-                    true => printer.node_data("", line),
-                    false => printer.node_talk("", line),
+                    true => printer.node_stdout("", line),
+                    false => printer.node_stderr("", line),
                 },
             );
         let ended = ended.map_err(|error| failed(&error))?;
@@ -144,19 +145,19 @@ fn show(
     }
     let output = process::output(program, &arguments).map_err(|error| failed(&error))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().lines().last().unwrap_or_default();
-        return Err(failed(&ForeignText::line(said)));
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim().lines().last().unwrap_or_default();
+        return Err(failed(&ForeignText::line(message)));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    if printer.shape.json {
+    if printer.output.json {
         let logs = NodeLogs {
             console: console.to_vec(),
             journal: text.lines().map(str::to_owned).collect(),
         };
         printer.json(&kind::LOGS, &logs);
     } else {
-        text.lines().for_each(|line| printer.node_data("", line));
+        text.lines().for_each(|line| printer.node_stdout("", line));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -167,38 +168,48 @@ fn unreadable(error: &dyn std::fmt::Display) -> DriverError {
 }
 
 /// Shows the journal of a node that only SSH reaches.
-fn over_ssh(way: &nodes::NodeConnection, args: &LogsArgs, printer: &Printer) -> Outcome {
+fn over_ssh(connection: &nodes::NodeConnection, args: &LogsArgs, printer: &Printer) -> Outcome {
     let follow = if args.follow { " --follow" } else { "" };
     let asked = format!("journalctl --no-pager --lines {}{follow}", args.lines);
     // Root's own login may have no sudo.
     let line = format!("if [ \"$(id -u)\" = 0 ]; then exec {asked}; else exec sudo -n {asked}; fi");
-    let said = Mutex::new(Vec::new());
-    let hear = |stream: Stream, line: &str| match stream {
-        Stream::Err => printer.node_talk("", line),
-        Stream::Out if printer.shape.json => {
-            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+    let journal_lines = Mutex::new(Vec::new());
+    let on_line = |stream: Stream, line: &str| match stream {
+        Stream::Err => printer.node_stderr("", line),
+        Stream::Out if printer.output.json => {
+            let mut journal_lines = journal_lines.lock().unwrap_or_else(PoisonError::into_inner);
             // A node may print more than it was asked for.
-            if said.len() < args.lines {
-                said.push(line.to_owned());
+            if journal_lines.len() < args.lines {
+                journal_lines.push(line.to_owned());
             }
         }
-        Stream::Out => printer.node_data("", line),
+        Stream::Out => printer.node_stdout("", line),
     };
-    let status = way.with_retries(|ssh| ssh.follow(&line, b"", &hear))?;
-    if printer.shape.json {
-        let journal = said.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let until = monotonic() + process::LOGS_TIMEOUT;
+    let is_over = || !args.follow && monotonic() >= until;
+    let status = connection.with_retries(|ssh| ssh.follow_until(&line, b"", &on_line, &is_over))?;
+    let Some(status) = status else {
+        let seconds = process::LOGS_TIMEOUT.as_secs();
+        return Err(unreadable(&format_args!(
+            "the node did not send all of it within {seconds} s"
+        )));
+    };
+    if printer.output.json {
+        let journal = journal_lines
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         let console = Vec::new();
         printer.json(&kind::LOGS, &NodeLogs { console, journal });
     }
     Ok(ExitCode::from(u8::from(status != 0)))
 }
 
-/// Shows what this program prints inside a node that the one meant runs on.
-fn inside(way: &nodes::NodeConnection, line: &str, printer: &Printer) -> Outcome {
-    let hear = |stream: Stream, text: &str| match stream {
-        Stream::Out => printer.node_data("", text),
-        Stream::Err => printer.node_talk("", text),
+/// Shows the output of this program, run in the node that hosts the requested one.
+fn inside(connection: &nodes::NodeConnection, line: &str, printer: &Printer) -> Outcome {
+    let on_line = |stream: Stream, text: &str| match stream {
+        Stream::Out => printer.node_stdout("", text),
+        Stream::Err => printer.node_stderr("", text),
     };
-    let status = way.with_retries(|ssh| ssh.follow(line, b"", &hear))?;
+    let status = connection.with_retries(|ssh| ssh.follow(line, b"", &on_line))?;
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }

@@ -1,11 +1,14 @@
 //! Commands on nodes that run.
 
 pub(super) mod console;
+mod entry_point;
 pub(super) mod exec;
-mod inside;
+mod job;
 pub(super) mod logs;
+pub(super) mod registered;
 mod serial;
 pub(super) mod ssh;
+mod update;
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -17,17 +20,17 @@ use super::Outcome;
 use crate::process;
 use crate::settings::Settings;
 
-/// This program inside a node that others run on.
+/// The command of this program inside a node that hosts others.
 const PROGRAM: [&str; 3] = ["sudo", "-n", "/usr/local/bin/homestak"];
 
 /// Becomes `ssh` to a node, with a command or a shell; returns only when that fails.
-fn become_ssh(way: &NodeConnection, command: &[String]) -> Outcome {
+fn become_ssh(connection: &NodeConnection, command: &[String]) -> Outcome {
     let mut arguments: Vec<OsString> = Vec::new();
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !command.is_empty() && terminal {
         arguments.push("-t".into());
     }
-    arguments.extend(way.ssh.arguments());
+    arguments.extend(connection.ssh.arguments());
     if !command.is_empty() {
         arguments.extend(["--".into(), shell_line(command).into()]);
     }
@@ -35,10 +38,10 @@ fn become_ssh(way: &NodeConnection, command: &[String]) -> Outcome {
     Err(DriverError::failed(format!("Cannot start ssh: {error}.")))
 }
 
-/// Lets this program do it inside a node that the one meant runs on.
+/// Runs this program in the node that hosts the requested one.
 fn through(parent: &RecordedNode, words: &[&str], settings: &Settings) -> Outcome {
-    let way = nodes::connection(parent, &settings.session()?, &settings.driver)?;
-    way.with_retries(|ssh| ssh.run("true", b""))?;
+    let connection = nodes::connection(parent, &settings.session()?, &settings.driver)?;
+    connection.with_retries(|ssh| ssh.run("true", b""))?;
     let command = PROGRAM.iter().chain(words).map(|&word| word.to_owned());
-    become_ssh(&way, &command.collect::<Vec<_>>())
+    become_ssh(&connection, &command.collect::<Vec<_>>())
 }

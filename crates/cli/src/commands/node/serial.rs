@@ -1,4 +1,4 @@
-//! The serial console of a virtual machine: what is typed goes there, what it says comes back.
+//! The serial console of a virtual machine, connected to the terminal.
 
 use std::io::{IsTerminal as _, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,10 +11,10 @@ use crate::commands::Outcome;
 use crate::process;
 use crate::ui::Printer;
 
-/// Ctrl-], which leaves: few programs want it for themselves.
+/// Ctrl-], which disconnects; few programs use it.
 const LEAVE: u8 = 0x1d;
 
-/// A terminal that passes every key on; as before when this is dropped.
+/// A terminal in raw mode; restored when this is dropped.
 struct Raw {
     before: String,
 }
@@ -36,33 +36,33 @@ impl Drop for Raw {
     }
 }
 
-/// Talks until the machine ends, input ends, or a person leaves.
-pub(super) fn talk(socket: &Path, name: &str, printer: &Printer) -> Outcome {
+/// Connects until the machine stops, input ends, or the user disconnects.
+pub(super) fn connect(socket: &Path, name: &str, printer: &Printer) -> Outcome {
     let failed = |error: std::io::Error| {
         DriverError::failed(format!(
             "The serial console of `{name}` does not answer: {error}."
         ))
-        .hint("does it run? homestak local show tells")
+        .hint("check whether it runs: homestak local show")
     };
     let stream = UnixStream::connect(socket).map_err(failed)?;
     let listener = stream.try_clone().map_err(failed)?;
     if std::io::stdin().is_terminal() {
-        printer.say(&format!(
-            "Connected to `{name}`. Ctrl-] leaves; Enter shows the login."
+        printer.message(&format!(
+            "Connected to `{name}`. Press Enter for a login prompt, Ctrl-] to disconnect."
         ));
     }
     let raw = Raw::new();
-    let heard = std::thread::spawn(move || listen(listener));
-    let left = speak(stream, raw.is_some());
+    let reader = std::thread::spawn(move || print_output(listener));
+    let left = send_input(stream, raw.is_some());
     if !left {
-        // Whatever it still says to what was sent is waited for.
-        _ = heard.join();
+        // Waits for the output that follows the last input.
+        _ = reader.join();
     }
     drop(raw);
     Ok(ExitCode::SUCCESS)
 }
 
-fn listen(mut stream: UnixStream) {
+fn print_output(mut stream: UnixStream) {
     let mut out = std::io::stdout();
     let mut bytes = [0; 4096];
     while let Ok(read @ 1..) = stream.read(&mut bytes) {
@@ -76,8 +76,8 @@ fn listen(mut stream: UnixStream) {
     }
 }
 
-/// Returns whether a person left.
-fn speak(mut stream: UnixStream, keys: bool) -> bool {
+/// Sends input to the machine. Returns whether the user disconnected.
+fn send_input(mut stream: UnixStream, keys: bool) -> bool {
     let mut input = std::io::stdin();
     let mut bytes = [0; 1024];
     while let Ok(read @ 1..) = input.read(&mut bytes) {

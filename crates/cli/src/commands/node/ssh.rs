@@ -12,13 +12,13 @@ use crate::settings::Settings;
 /// Becomes `ssh` to a node; returns only when that fails.
 pub(in crate::commands) fn run(args: &SshArgs, settings: &Settings) -> Outcome {
     let (journal, session) = (journal(&settings.driver)?, settings.session()?);
-    let which = args.node.which();
+    let which = args.node.selector();
     let node = block_on(nodes::one(&*journal, &session, &args.node.node, &which))??;
-    let way = nodes::connection(&node, &session, &settings.driver)?;
-    if way.trust == HostKeyPolicy::Pinned {
-        // The connection is kept and used again below. What goes wrong is worded here, because
-        // nobody is left to do so later.
-        way.with_retries(|ssh| ssh.run("true", b""))?;
+    let connection = nodes::connection(&node, &session, &settings.driver)?;
+    if connection.trust == HostKeyPolicy::Pinned {
+        // The connection is kept and used again below. Errors are reported here, because this process
+        // is replaced by `ssh` then.
+        connection.with_retries(|ssh| ssh.run("true", b""))?;
     }
-    become_ssh(&way, &args.command)
+    become_ssh(&connection, &args.command)
 }

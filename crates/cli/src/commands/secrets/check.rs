@@ -1,4 +1,4 @@
-//! `homestak secrets check`: checks that secrets are sealed, intact, and can be opened.
+//! `homestak secrets check`: checks that secrets are encrypted, intact, and can be decrypted.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ pub(super) fn run(
             _ => "",
         };
         return Err(DriverError::failed(format!(
-            "`{}` is not sealed{where_else}.",
+            "`{}` is not encrypted{where_else}.",
             path.display()
         ))
         .hint(format!(
@@ -49,18 +49,18 @@ pub(super) fn run(
         )));
     }
     if let Some(warning) = file::plain_beside(path) {
-        printer.say(&warning);
+        printer.message(&warning);
     }
     let recipients = recipients(&secrets.text);
     let plain = open_sealed(&secrets.text, &settings.driver.keys)?;
     for line in unopened_comments(&secrets.text, plain.expose()) {
-        printer.say(&format!(
-            "notice: {}: line {line}: the sealed comment cannot be opened: it was changed, moved or \
+        printer.message(&format!(
+            "notice: {}: line {line}: the encrypted comment cannot be decrypted: it was changed, moved or \
              copied; SOPS protects values, but not comments",
             path.display()
         ));
     }
-    if printer.shape.json {
+    if printer.output.json {
         let check = SecretsCheck {
             success: true,
             file: path.display().to_string(),
@@ -70,7 +70,7 @@ pub(super) fn run(
         printer.json(&kind::SECRETS_CHECK, &check);
     } else {
         printer.data(&format!(
-            "{}: sealed, intact, and can be opened with your key\nrecipients: {}\n",
+            "{}: encrypted, intact, and can be decrypted with your key\nrecipients: {}\n",
             path.display(),
             recipients.join(", "),
         ));
@@ -78,7 +78,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Returns the lines with sealed comments that stayed sealed.
+/// Returns the lines with encrypted comments that stayed encrypted.
 fn unopened_comments(sealed: &str, plain: &str) -> Vec<usize> {
     let lines = sealed.lines().enumerate();
     let stayed = lines.filter(|(_, line)| {

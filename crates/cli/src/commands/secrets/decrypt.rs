@@ -21,7 +21,7 @@ pub(super) struct Options<'a> {
     pub(super) force: bool,
 }
 
-/// Opens a file.
+/// Decrypts a file.
 pub(super) fn run(
     named: Option<&Path>,
     options: &Options<'_>,
@@ -31,7 +31,7 @@ pub(super) fn run(
     let secrets = file::read(named, &["secrets.yaml.enc", "secrets.yaml"], settings)?;
     if !sealed(&secrets.text) {
         return Err(DriverError::failed(format!(
-            "`{}` is not sealed.",
+            "`{}` is not encrypted.",
             secrets.path.display()
         )));
     }
@@ -46,7 +46,7 @@ pub(super) fn run(
         .or_else(|| file::without_suffix(&secrets.path))
         .ok_or_else(|| {
             DriverError::usage(
-                "Specify `--out FILE`: the sealed file's name does not end in `.enc`.",
+                "Specify `--out FILE`: the encrypted file's name does not end in `.enc`.",
             )
             .hint("or use --stdout")
         })?;
@@ -59,14 +59,14 @@ pub(super) fn run(
         .hint("use --force to overwrite it, or --out FILE; nothing was changed"));
     }
     write_private(&path, plain.expose())?;
-    if printer.shape.json {
+    if printer.output.json {
         let decrypted = SecretsDecrypted {
             success: true,
             file: path.display().to_string(),
         };
         printer.json(&kind::SECRETS_DECRYPT, &decrypted);
     } else {
-        printer.say(&format!(
+        printer.message(&format!(
             "Wrote {} (mode 0600). Keep it out of git, and delete it when you no longer need it; `{}` is the file that is used.",
             path.display(),
             secrets.path.display()

@@ -1,7 +1,7 @@
-//! `homestak secrets edit`: opened, changed in an editor, sealed again.
+//! `homestak secrets edit`: opens secrets in an editor and encrypts them again.
 //!
 //! The plain text is in a private directory, in memory where there is one, and only while the
-//! editor runs. When the change cannot be used, the sealed file stays as it was.
+//! editor runs. When the change is invalid, the encrypted file is not modified.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,11 +26,11 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
     let is_sealed = sealed(&secrets.text);
     if !is_sealed && file::without_suffix(&secrets.path).is_some() {
         let path = secrets.path.display();
-        return Err(DriverError::failed(format!("`{path}` is not sealed."))
+        return Err(DriverError::failed(format!("`{path}` is not encrypted."))
             .hint(format!("homestak secrets encrypt --in-place {path}")));
     }
     if let Some(warning) = file::plain_beside(&secrets.path) {
-        printer.say(&warning);
+        printer.message(&warning);
     }
     let before = if is_sealed {
         open_sealed(&secrets.text, &settings.driver.keys)?
@@ -56,7 +56,7 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
     })??;
     match edited {
         Edited::Interrupted(signal) => {
-            printer.say(
+            printer.message(
                 "Interrupted: the editor was stopped and its file deleted; nothing was changed.",
             );
             return Ok(ExitCode::from(signal.saturating_add(128)));
@@ -72,7 +72,7 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
         .map_err(|error| DriverError::file("read", &private.path, &error))?;
     let after = zeroize::Zeroizing::new(after);
     if after == before {
-        printer.say("Nothing was changed.");
+        printer.message("Nothing was changed.");
         return Ok(ExitCode::SUCCESS);
     }
     let result = check(&after, printer).and_then(|()| store(&secrets, &after, is_sealed, settings));
@@ -83,7 +83,7 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
             kept.display()
         )));
     }
-    if printer.shape.json {
+    if printer.output.json {
         let edited = SecretsEdited {
             success: true,
             file: secrets.path.display().to_string(),
@@ -91,12 +91,12 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
         };
         printer.json(&kind::SECRETS_EDIT, &edited);
     } else {
-        printer.say(&format!("Changed {}", secrets.path.display()));
+        printer.message(&format!("Changed {}", secrets.path.display()));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks that the change is still a secrets document, and shows every fault.
+/// Checks that the change is a valid secrets document, and shows every error.
 fn check(text: &str, printer: &Printer) -> Result<(), DriverError> {
     let input = InputDocument {
         kind: DocumentKind::Secrets,
@@ -128,7 +128,7 @@ fn store(
     }
     let keys = &settings.driver.keys;
     let own: Vec<String> = super::check::recipients(&secrets.text);
-    // Who could open it before can open it afterwards; the rules of the site decide what is hidden.
+    // Who could decrypt it before can decrypt it afterwards; the rules of the site decide what is hidden.
     let (recipients, rules) =
         who(&own, &secrets.path, keys).or_else(|_| who(&[], &secrets.path, keys))?;
     let now = settings.driver.time.now();

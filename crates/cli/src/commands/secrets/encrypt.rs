@@ -1,4 +1,4 @@
-//! `homestak secrets encrypt`: a plain file becomes a sealed one.
+//! `homestak secrets encrypt`: encrypts a plain file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::commands::write_private;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
-/// Where the sealed text goes.
+/// Where the encrypted text goes.
 pub(super) enum Target {
     /// Over the plain file.
     InPlace,
@@ -19,7 +19,7 @@ pub(super) enum Target {
     File(Option<PathBuf>),
 }
 
-/// Seals a file.
+/// Encrypts a file.
 pub(super) fn run(
     named: Option<&Path>,
     recipients: &[String],
@@ -34,7 +34,7 @@ pub(super) fn run(
         Target::File(None) => PathBuf::from(format!("{}.enc", plain.path.display())),
     };
     let (recipients, rules) = who(recipients, &plain.path, &settings.driver.keys)?;
-    // What was sealed before keeps its ciphertext, so that a change shows as one in git.
+    // What was encrypted before keeps its ciphertext, so that a change shows as one in git.
     let before = if path == plain.path {
         None
     } else {
@@ -52,7 +52,7 @@ pub(super) fn run(
     write_private(&path, &text)?;
     let names: Vec<String> = recipients.iter().map(ToString::to_string).collect();
     let opens = open_sealed(&text, &settings.driver.keys).is_ok();
-    if printer.shape.json {
+    if printer.output.json {
         let encrypted = SecretsEncrypted {
             success: true,
             file: path.display().to_string(),
@@ -62,19 +62,19 @@ pub(super) fn run(
         printer.json(&kind::SECRETS_ENCRYPT, &encrypted);
         return Ok(());
     }
-    printer.say(&format!(
-        "Sealed {} for {}",
+    printer.message(&format!(
+        "Encrypted {} for {}",
         path.display(),
         names.join(", ")
     ));
     if !opens {
-        printer.say("warning: none of your keys can open it");
+        printer.message("warning: none of your keys can decrypt it");
         printer.hint(
             "homestak secrets keygen prints your recipient; add it with -r, or in .sops.yaml",
         );
     }
     if path != plain.path {
-        printer.say(&format!(
+        printer.message(&format!(
             "The plain file {} still exists; delete it when you no longer need it.",
             plain.path.display()
         ));

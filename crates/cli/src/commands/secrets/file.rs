@@ -53,17 +53,17 @@ fn of_site(names: &[&str], settings: &Settings) -> Result<PathBuf, DriverError> 
     })
 }
 
-/// Returns a warning when a sealed file has a plain one beside it.
+/// Returns a warning when an encrypted file has a plain one beside it.
 pub(super) fn plain_beside(path: &Path) -> Option<String> {
     let plain = without_suffix(path)?;
     let text = zeroize::Zeroizing::new(fs_err::read_to_string(&plain).ok()?);
     (!sealed(&text)).then(|| {
         let (plain, path) = (plain.display(), path.display());
-        format!("warning: `{plain}` is not sealed and is not used, because `{path}` exists; delete it: rm {plain}")
+        format!("warning: `{plain}` is not encrypted and is not used, because `{path}` exists; delete it: rm {plain}")
     })
 }
 
-/// Returns the name of the plain file that belongs to a sealed one.
+/// Returns the name of the plain file that belongs to an encrypted one.
 pub(super) fn without_suffix(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(path.to_str()?.strip_suffix(".enc")?))
 }

@@ -19,14 +19,14 @@ pub(super) fn run(id: &str, settings: &Settings, printer: &Printer) -> Result<()
     faults.extend(document.diagnostics.clone());
     require_sound(printer, &faults, &session.catalog.sources)?;
     let Some(secrets) = &document.value else {
-        return Err(DriverError::failed("The secrets could not be opened.")
+        return Err(DriverError::failed("The secrets could not be decrypted.")
             .hint("homestak secrets check shows why"));
     };
     let all = all(secrets);
     let found = all.iter().find(|(known, _)| known == id);
     let (_, secret) = found
         .ok_or_else(|| DriverError::unknown("secret", id, all.iter().map(|(id, _)| id.as_str())))?;
-    if printer.shape.json {
+    if printer.output.json {
         let value = SecretValue {
             id: id.to_owned(),
             value: secret.expose().to_owned(),

@@ -38,7 +38,7 @@ pub(super) fn keygen(
             .map_err(|error| DriverError::file("create", parent, &error))?;
     }
     write_private(&path, pair.file.expose())?;
-    if printer.shape.json {
+    if printer.output.json {
         let key = SecretsKey {
             success: true,
             file: path.display().to_string(),
@@ -47,7 +47,7 @@ pub(super) fn keygen(
         printer.json(&kind::SECRETS_KEYGEN, &key);
     } else {
         printer.data(&format!("{}\n", pair.recipient));
-        printer.say(&format!(
+        printer.message(&format!(
             "Wrote the private key to {} (mode 0600); keep a copy in a safe place.",
             path.display()
         ));

@@ -1,7 +1,7 @@
 //! A private directory for plain text that a person edits, in memory where that is possible.
 //!
 //! It is removed when the edit ends. A lock on it ends with the process, so that the next command
-//! can tell what a killed edit left behind from an edit that still runs.
+//! can distinguish leftovers of a killed edit from a running one.
 
 use std::fs::Permissions;
 use std::io::Write as _;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_driver::DriverError;
 
-/// How the names of these directories begin.
+/// Prefix of the names of these directories.
 const PREFIX: &str = "homestak-edit-";
-/// Held while the edit runs. A directory without it was kept for the person who wrote its content.
+/// Held while the edit runs. A directory without it was kept for the user who wrote its content.
 const LOCK: &str = "lock";
 /// A file system in memory, on every Linux.
 const MEMORY: &str = "/dev/shm";
@@ -45,7 +45,7 @@ impl PrivateFile {
             options.write(true).create_new(true).mode(0o600);
             options.open(directory.path().join(name))
         };
-        // Locked before there is anything to lose.
+        // Locked before anything is written.
         let lock = create(LOCK).map_err(failed)?.into_parts().0;
         lock.lock().map_err(failed)?;
         create("secrets.yaml")
@@ -58,7 +58,7 @@ impl PrivateFile {
         })
     }
 
-    /// Leaves the file for the person who wrote it.
+    /// Keeps the file for the user.
     pub(super) fn keep(self) -> PathBuf {
         let directory = self.directory.keep();
         _ = fs_err::remove_file(directory.join(LOCK));
@@ -66,7 +66,7 @@ impl PrivateFile {
     }
 }
 
-/// Removes what edits of this user that were killed have left.
+/// Removes leftovers of killed edits of this user.
 pub(super) fn remove_leftovers() {
     let own = rustix::process::geteuid().as_raw();
     for parent in [Path::new(MEMORY), &std::env::temp_dir()] {
@@ -83,7 +83,7 @@ pub(super) fn remove_leftovers() {
     }
 }
 
-/// Tells whether nobody holds the lock of a directory any more.
+/// Returns whether the lock of a directory is free.
 fn abandoned(directory: &Path) -> bool {
     let lock = fs_err::File::open(directory.join(LOCK));
     lock.is_ok_and(|lock| lock.into_parts().0.try_lock().is_ok())

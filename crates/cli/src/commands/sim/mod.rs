@@ -33,7 +33,7 @@ fn report(files: &[PathBuf], flows: &[String], printer: &Printer) -> Outcome {
         DriverError::failed(format!("Cannot replay: {error}."))
             .hint("each line is one exchange as JSON")
     })?;
-    if printer.shape.json {
+    if printer.output.json {
         let report = report.to_string();
         printer.json(&kind::SIM_REPLAY, &SimReplay { report });
     } else {

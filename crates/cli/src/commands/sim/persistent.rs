@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use homestak_api::v1::{Kind, SimReset, SimStatus, SimStop, kind};
+use homestak_api::v1::{Kind, SimEndpoint, SimReset, SimStatus, SimStop, kind};
 use homestak_driver::hosts::sim;
 use homestak_driver::{DriverError, DriverSettings, wire};
-use homestak_sim::kept::{self, Endpoint};
+use homestak_sim::persistent;
 use serde_json::Value as Json;
 
 use super::Outcome;
@@ -44,12 +44,12 @@ pub(super) fn status(args: &SimStateArgs, settings: &Settings, printer: &Printer
 pub(super) fn stop(args: &SimStateArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let directory = directory(args, settings);
     let stopped = sim::stop(&directory)?;
-    if printer.shape.json {
+    if printer.output.json {
         printer.json(&kind::SIM_STOP, &SimStop { stopped });
     } else if stopped {
-        printer.say("Stopped; its state is kept.");
+        printer.message("Stopped; its state is kept.");
     } else {
-        printer.say("The simulator is not running.");
+        printer.message("The simulator is not running.");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -57,27 +57,27 @@ pub(super) fn stop(args: &SimStateArgs, settings: &Settings, printer: &Printer) 
 pub(super) fn reset(args: &SimStateArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let directory = directory(args, settings);
     sim::stop(&directory)?;
-    let forgotten =
-        kept::reset(&directory).map_err(|error| DriverError::file("empty", &directory, &error))?;
-    if printer.shape.json {
+    let forgotten = persistent::reset(&directory)
+        .map_err(|error| DriverError::file("empty", &directory, &error))?;
+    if printer.output.json {
         printer.json(&kind::SIM_RESET, &SimReset { forgotten });
     } else if forgotten {
-        printer.say("State deleted.");
+        printer.message("State deleted.");
     } else {
-        printer.say("There is no state to delete.");
+        printer.message("There is no state to delete.");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows everything but the token, which only readers of the file may know.
+/// Shows everything except the token.
 fn show(
     kind: &Kind<SimStatus>,
     directory: &Path,
-    endpoint: Option<&Endpoint>,
+    endpoint: Option<&SimEndpoint>,
     printer: &Printer,
 ) -> Outcome {
     let guests = guests(directory);
-    if printer.shape.json {
+    if printer.output.json {
         printer.json(kind, &wire::sim::status(directory, endpoint, guests));
         return Ok(ExitCode::SUCCESS);
     }

@@ -1,4 +1,4 @@
-//! `homestak sim serve`: a simulated Proxmox VE over TLS, for as long as the process lives, or kept.
+//! `homestak sim serve`: a simulated Proxmox VE over TLS, in memory or with persistent state.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -8,7 +8,9 @@ use std::time::Duration;
 use homestak_api::v1::{SimServe, kind};
 use homestak_core::error::chain;
 use homestak_driver::DriverError;
-use homestak_sim::kept::{Ended, KeepError, KeepSettings, Keeper, stock};
+use homestak_sim::persistent::{
+    PersistenceError, PersistenceSettings, PersistentServer, StopReason, stock,
+};
 use homestak_sim::{Builder, Pace, Script, Timing, World, serve};
 
 use super::{Outcome, script};
@@ -16,11 +18,11 @@ use crate::args::{PaceArg, SimServeArgs};
 use crate::runtime::shutdown_signal;
 use crate::ui::Printer;
 
-/// The token that may do everything in a world that is not kept; it guards nothing but that.
+/// The token with all privileges in a world in memory, which holds no secrets.
 const TOKEN: &str = "root@pam!homestak=00000000-0000-4000-8000-000000000001";
-/// The password of `root@pam` in a world that is not kept.
+/// The password of `root@pam` in a world in memory.
 const PASSWORD: &str = "simulated";
-/// Where a world that is not kept is served: the port of Proxmox VE.
+/// The address of a world in memory: the port of Proxmox VE.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8006);
 
 /// Serves until interrupted.
@@ -37,7 +39,7 @@ pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
         None => None,
     };
     let mut runtime = match args.pace {
-        // Stepped time is the same each run only where one thing happens after the other.
+        // Stepped time is reproducible only without concurrency.
         PaceArg::Stepped => tokio::runtime::Builder::new_current_thread(),
         PaceArg::Real => tokio::runtime::Builder::new_multi_thread(),
     };
@@ -50,7 +52,7 @@ pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
     }
 }
 
-/// Refuses a speed that time cannot go at.
+/// Rejects an invalid speed.
 pub(super) fn check_speed(speed: f64) -> Result<(), DriverError> {
     if speed.is_finite() && speed > 0.0 {
         Ok(())
@@ -72,7 +74,7 @@ fn pace(args: &SimServeArgs) -> Pace {
 fn builder(args: &SimServeArgs, token: &str) -> Builder {
     let mut timing = Timing::default();
     if args.pace == PaceArg::Stepped {
-        // A client that waits for an answer cannot step; only what goes on behind it takes time.
+        // A client that waits for an answer cannot step; only background work takes time.
         timing.read = Duration::ZERO;
         timing.write = Duration::ZERO;
         timing.refusal = Duration::ZERO;
@@ -99,13 +101,13 @@ async fn serve_until_interrupted(
 ) -> Outcome {
     let world = builder(args, TOKEN).user("root@pam", PASSWORD).build();
     world.fill(args.guests);
-    world.play(script.unwrap_or_default());
+    world.set_script(script.unwrap_or_default());
     let listen = args.listen.unwrap_or(LISTEN);
     let handle = serve(world, listen).await.map_err(|error| {
         DriverError::failed(format!("Cannot {}.", chain(&error)))
             .hint("if the port is in use, use --listen 127.0.0.1:0 for a free one")
     })?;
-    if printer.shape.json {
+    if printer.output.json {
         let serve = SimServe {
             url: handle.url(),
             fingerprint: handle.fingerprint.clone(),
@@ -121,7 +123,7 @@ async fn serve_until_interrupted(
             handle.url(),
             handle.fingerprint,
         ));
-        printer.say("Interrupt to stop.");
+        printer.message("Interrupt to stop.");
     }
     // Cancel safety: there is nothing to lose; the world lives in this process only.
     _ = tokio::signal::ctrl_c().await;
@@ -135,7 +137,7 @@ async fn keep(
     directory: &Path,
     printer: &Printer,
 ) -> Outcome {
-    let settings = KeepSettings {
+    let settings = PersistenceSettings {
         directory: directory.to_owned(),
         idle: args.idle.map(Duration::from_secs),
         listen: args.listen,
@@ -146,15 +148,15 @@ async fn keep(
         world.fill(args.guests);
         world
     };
-    let keeper = Keeper::open(settings, build)
+    let server = PersistentServer::open(settings, build)
         .await
-        .map_err(|error| not_kept(&error, directory))?;
-    // A World without a new script goes on with what is left of the one before.
+        .map_err(|error| serve_failed(&error, directory))?;
+    // A world without a new script continues with the rest of the previous one.
     if let Some(script) = script {
-        keeper.world().play(script);
+        server.world().set_script(script);
     }
-    let endpoint = keeper.endpoint();
-    if printer.shape.json {
+    let endpoint = server.endpoint();
+    if printer.output.json {
         let serve = SimServe {
             url: endpoint.url.clone(),
             fingerprint: endpoint.fingerprint.clone(),
@@ -172,31 +174,31 @@ async fn keep(
             directory.join("endpoint.json").display(),
         ));
     }
-    let ended = keeper
+    let ended = server
         .run(shutdown_signal())
         .await
-        .map_err(|error| not_kept(&error, directory))?;
-    printer.say(match ended {
-        Ended::Asked => "Stopped.",
-        Ended::Idle => "Stopped: idle.",
-        Ended::Vanished => "Stopped: the directory was deleted.",
+        .map_err(|error| serve_failed(&error, directory))?;
+    printer.message(match ended {
+        StopReason::Requested => "Stopped.",
+        StopReason::Idle => "Stopped: idle.",
+        StopReason::DirectoryDeleted => "Stopped: the directory was deleted.",
     });
     Ok(ExitCode::SUCCESS)
 }
 
-fn not_kept(error: &KeepError, directory: &Path) -> DriverError {
+fn serve_failed(error: &PersistenceError, directory: &Path) -> DriverError {
     let message = format!("Cannot {}.", chain(error));
     match error {
-        KeepError::Held { .. } => {
+        PersistenceError::Locked { .. } => {
             DriverError::refused(format!("Another simulator uses `{}`.", directory.display()))
                 .hint("homestak sim status shows it, homestak sim stop stops it")
         }
-        KeepError::Restore { .. } => DriverError::failed(format!(
+        PersistenceError::Restore { .. } => DriverError::failed(format!(
             "The state in `{}` cannot be used: {}.",
             directory.display(),
             chain(error)
         ))
         .hint("homestak sim reset deletes it"),
-        KeepError::File { .. } | KeepError::Serve(_) => DriverError::failed(message),
+        PersistenceError::File { .. } | PersistenceError::Serve(_) => DriverError::failed(message),
     }
 }

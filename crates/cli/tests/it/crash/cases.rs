@@ -1,19 +1,19 @@
-//! What is tried at every point: manifests, and pictures of the World before and after.
+//! The cases: manifests, and snapshots of the World before and after.
 
 use std::collections::BTreeMap;
 
 use homestak_sim::World;
 
-use super::rig::{Base, Rig, world_in};
+use super::setup::{InitialState, Setup, world_in};
 
-/// From one manifest to another.
+/// A change from one manifest to another.
 pub(super) struct Case {
     pub(super) name: &'static str,
-    /// What is there before.
+    /// The manifest that is applied before.
     pub(super) before: Option<&'static str>,
     pub(super) manifest: &'static str,
     pub(super) command: &'static [&'static str],
-    /// Whether undoing gives back exactly what was there before.
+    /// Whether a rollback restores exactly the World before.
     pub(super) is_reversible: bool,
 }
 
@@ -111,23 +111,23 @@ nodes:
     },
 ];
 
-/// Everything that matters of a World: guests with their sizes and power, volumes and files, and
-/// the same of the World inside.
+/// The compared parts of a World: guests with their sizes and power, volumes and files, and the
+/// same of nested Worlds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Picture {
+pub(super) struct Snapshot {
     guests: BTreeMap<u32, (String, bool, String)>,
     volumes: Vec<(String, String)>,
     inside: BTreeMap<String, Self>,
 }
 
-pub(super) fn picture(world: &World) -> Picture {
+pub(super) fn snapshot(world: &World) -> Snapshot {
     let mut guests = BTreeMap::new();
     let mut inside = BTreeMap::new();
     for guest in world.guests() {
         let text = |key: &str| guest.config.get(key).cloned().unwrap_or_default();
         let name = text("name") + &text("hostname");
         if let Some(inner) = world_in(world, guest.vmid) {
-            inside.insert(name.clone(), picture(&inner));
+            inside.insert(name.clone(), snapshot(&inner));
         }
         let rest = ["cores", "memory", "tags", "lock", "smbios1", "ide2"];
         let rest = rest.map(|key| format!("{key}={}", anonymous(&text(key))));
@@ -135,14 +135,14 @@ pub(super) fn picture(world: &World) -> Picture {
     }
     let mut volumes = world.volumes();
     volumes.sort();
-    Picture {
+    Snapshot {
         guests,
         volumes,
         inside,
     }
 }
 
-/// Hides identities: a node that was replaced has another one each time.
+/// Replaces identities: a replaced node has another one each time.
 fn anonymous(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_hexdigit() || c == '-';
     let mut shown = String::new();
@@ -154,44 +154,44 @@ fn anonymous(text: &str) -> String {
     shown
 }
 
-/// What a case comes to when nothing goes wrong, and how much happens on the way.
-pub(super) struct Course {
+/// The result of a case without a kill, and its numbers of crash points and requests.
+pub(super) struct Baseline {
     pub(super) case: &'static Case,
-    pub(super) base: Base,
-    pub(super) before: Picture,
-    pub(super) after: Picture,
-    /// How many moments there are to be killed at.
-    pub(super) moments: u64,
-    /// How many requests there are to be killed at.
+    pub(super) initial: InitialState,
+    pub(super) before: Snapshot,
+    pub(super) after: Snapshot,
+    /// Number of crash points.
+    pub(super) crash_points: u64,
+    /// Number of requests.
     pub(super) requests: u64,
 }
 
-impl Course {
+impl Baseline {
     pub(super) fn of(case: &'static Case) -> Self {
-        let base = match case.before {
-            None => Base::default(),
+        let initial = match case.before {
+            None => InitialState::default(),
             Some(before) => {
-                let rig = Rig::new(&Base::default());
-                rig.manifest(before);
-                rig.run(APPLY).good();
-                rig.base()
+                let setup = Setup::new(&InitialState::default());
+                setup.manifest(before);
+                setup.run(APPLY).good();
+                setup.save()
             }
         };
-        let rig = Rig::new(&base);
-        rig.manifest(case.manifest);
-        let before = picture(&rig.world);
-        rig.fuse.reset();
-        let out = rig.carry_out(case, None).good();
-        let requests = rig.fuse.requests();
-        rig.settle();
+        let setup = Setup::new(&initial);
+        setup.manifest(case.manifest);
+        let before = snapshot(&setup.world);
+        setup.trigger.reset();
+        let out = setup.run_case(case, None).good();
+        let requests = setup.trigger.requests();
+        setup.wait_until_idle();
         let steps = out.lines().filter(|line| line.contains("\"step-done\""));
         Self {
             case,
             before,
-            after: picture(&rig.world),
-            moments: 4 * steps.count() as u64,
+            after: snapshot(&setup.world),
+            crash_points: 4 * steps.count() as u64,
             requests,
-            base,
+            initial,
         }
     }
 }

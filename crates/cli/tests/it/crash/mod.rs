@@ -1,9 +1,9 @@
-//! The program is killed at any moment of a run, and at any request, and another one finishes the
-//! run or undoes it. `make test` takes a sample, `make test-full` everything.
+//! The program is killed at every crash point of a run and at every request; the run is then
+//! resumed or rolled back. `make test` runs a sample, `make test-full` all trials.
 
 mod cases;
-mod gate;
-mod rig;
+mod proxy;
+mod setup;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
@@ -14,18 +14,18 @@ use homestak_sim::{Call, Fault, FaultKind};
 use serde_json::Value;
 
 use crate::support::Run;
-use cases::{CASES, Course, picture};
-use gate::When;
-use rig::Rig;
+use cases::{Baseline, CASES, snapshot};
+use proxy::When;
+use setup::Setup;
 
-/// How many points are tried at the same time: the program mostly waits.
-const LANES: usize = 4;
+/// Number of parallel trials: the program mostly waits.
+const THREADS: usize = 4;
 
-static COURSES: LazyLock<Vec<Course>> = LazyLock::new(|| {
+static BASELINES: LazyLock<Vec<Baseline>> = LazyLock::new(|| {
     std::thread::scope(|scope| {
         let all: Vec<_> = CASES
             .iter()
-            .map(|case| scope.spawn(|| Course::of(case)))
+            .map(|case| scope.spawn(|| Baseline::of(case)))
             .collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     })
@@ -33,26 +33,26 @@ static COURSES: LazyLock<Vec<Course>> = LazyLock::new(|| {
 
 /// Where the program is killed.
 #[derive(Clone, Copy, Debug, Hash)]
-enum Death {
-    /// At the n-th moment of the run.
-    Moment(u64),
+enum KillPoint {
+    /// At the n-th crash point of the run (`HOMESTAK_CRASH_AT`).
+    CrashPoint(u64),
     /// At the n-th request.
     Request(u64, When),
 }
 
-/// What is done about it.
+/// How the run is continued.
 #[derive(Clone, Copy, Debug, Hash)]
-enum Cure {
+enum Recovery {
     Resume,
     Rollback,
 }
 
-/// One thing to try.
+/// A case, a point to kill the program at, and what follows.
 #[derive(Clone, Debug)]
-struct Point {
-    course: usize,
-    death: Death,
-    cure: Cure,
+struct Trial {
+    baseline: usize,
+    kill_point: KillPoint,
+    recovery: Recovery,
     fault: Option<Fault>,
 }
 
@@ -68,68 +68,72 @@ fn hash(what: impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((seed(), what))
 }
 
-/// Takes so many points of each case, by the seed; all of them in a full run.
-fn sample(points: Vec<Point>, of_each: usize) -> Vec<Point> {
+/// Selects `of_each` trials of each case by the seed; all of them in a full run.
+fn sample(trials: Vec<Trial>, of_each: usize) -> Vec<Trial> {
     if variable("HOMESTAK_TEST_FULL").is_some() {
-        return points;
+        return trials;
     }
-    let mut by_case: BTreeMap<usize, Vec<Point>> = BTreeMap::new();
-    for point in points {
-        by_case.entry(point.course).or_default().push(point);
+    let mut by_case: BTreeMap<usize, Vec<Trial>> = BTreeMap::new();
+    for trial in trials {
+        by_case.entry(trial.baseline).or_default().push(trial);
     }
     let mut taken = Vec::new();
-    for (_, mut points) in by_case {
-        points.sort_by_key(|point| hash((point.course, point.death, point.cure)));
-        points.truncate(of_each);
-        taken.extend(points);
+    for (_, mut trials) in by_case {
+        trials.sort_by_key(|trial| hash((trial.baseline, trial.kill_point, trial.recovery)));
+        trials.truncate(of_each);
+        taken.extend(trials);
     }
     taken
 }
 
-fn points(deaths: impl Fn(&Course) -> Vec<Death>) -> Vec<Point> {
+fn trials(kill_points: impl Fn(&Baseline) -> Vec<KillPoint>) -> Vec<Trial> {
     let mut all = Vec::new();
-    for (course, it) in COURSES.iter().enumerate() {
-        for death in deaths(it) {
-            all.extend([Cure::Resume, Cure::Rollback].map(|cure| Point {
-                course,
-                death,
-                cure,
-                fault: None,
-            }));
+    for (index, baseline) in BASELINES.iter().enumerate() {
+        for kill_point in kill_points(baseline) {
+            all.extend(
+                [Recovery::Resume, Recovery::Rollback].map(|recovery| Trial {
+                    baseline: index,
+                    kill_point,
+                    recovery,
+                    fault: None,
+                }),
+            );
         }
     }
     all
 }
 
-fn moments(course: &Course) -> Vec<Death> {
-    (1..=course.moments).map(Death::Moment).collect()
+fn crash_points(baseline: &Baseline) -> Vec<KillPoint> {
+    (1..=baseline.crash_points)
+        .map(KillPoint::CrashPoint)
+        .collect()
 }
 
-fn requests(course: &Course) -> Vec<Death> {
-    let both = |nth| [When::Before, When::After].map(|when| Death::Request(nth, when));
-    (1..=course.requests).flat_map(both).collect()
+fn requests(baseline: &Baseline) -> Vec<KillPoint> {
+    let both = |nth| [When::Before, When::After].map(|when| KillPoint::Request(nth, when));
+    (1..=baseline.requests).flat_map(both).collect()
 }
 
-/// Tries all points, several at a time. Returns at how many the program was killed.
-fn try_all(what: &str, points: &[Point]) -> usize {
+/// Runs all trials, several at a time. Returns in how many the program was killed.
+fn run_all(what: &str, trials: &[Trial]) -> usize {
     let (next, killed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..LANES {
+        for _ in 0..THREADS {
             scope.spawn(|| {
                 loop {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(point) = points.get(nth) else {
+                    let Some(trial) = trials.get(nth) else {
                         break;
                     };
                     if nth > 0 && nth.is_multiple_of(200) {
-                        println!("{what}: {nth} of {}", points.len());
+                        println!("{what}: {nth} of {}", trials.len());
                     }
-                    match std::panic::catch_unwind(|| try_one(point)) {
+                    match std::panic::catch_unwind(|| run_trial(trial)) {
                         Ok(was_killed) => {
                             _ = killed.fetch_add(was_killed.into(), Ordering::Relaxed);
                         }
-                        Err(_) => failures.lock().unwrap().push(point.clone()),
+                        Err(_) => failures.lock().unwrap().push(trial.clone()),
                     }
                 }
             });
@@ -137,126 +141,126 @@ fn try_all(what: &str, points: &[Point]) -> usize {
     });
     let failures = failures.into_inner().unwrap();
     let killed = killed.into_inner();
-    println!("{what}: {} points, killed at {killed}", points.len());
+    println!("{what}: {} trials, killed in {killed}", trials.len());
     assert!(
         failures.is_empty(),
-        "HOMESTAK_TEST_SEED={} repeats it; {} of {} points failed: {failures:#?}",
+        "HOMESTAK_TEST_SEED={} repeats it; {} of {} trials failed: {failures:#?}",
         seed(),
         failures.len(),
-        points.len()
+        trials.len()
     );
     killed
 }
 
-/// Whether a rollback undid what can be undone, and said what cannot.
-fn is_undone(run: &Run) -> bool {
+/// Whether a rollback reverted what it can and listed the rest.
+fn is_reverted(run: &Run) -> bool {
     run.code == 1
         && run
             .err
             .contains("Reverted, except for what cannot be reverted:")
 }
 
-/// Kills the program at a point, does something about it, and looks. Returns whether it was killed.
-fn try_one(point: &Point) -> bool {
-    let course = &COURSES[point.course];
-    let case = course.case;
-    let rig = Rig::new(&course.base);
-    rig.manifest(case.manifest);
-    if let Some(fault) = &point.fault {
-        rig.world.add_fault(fault.clone());
+/// Kills the program, recovers, and compares the World. Returns whether it was killed.
+fn run_trial(trial: &Trial) -> bool {
+    let baseline = &BASELINES[trial.baseline];
+    let case = baseline.case;
+    let setup = Setup::new(&baseline.initial);
+    setup.manifest(case.manifest);
+    if let Some(fault) = &trial.fault {
+        setup.world.add_fault(fault.clone());
     }
-    let mut said = format!("{}: {point:?}\n", case.name);
-    let mut tell = |run: &Run| said += &format!("--- {}\n{}{}", run.code, run.out, run.err);
-    let killed = match point.death {
-        Death::Moment(nth) => rig.carry_out(case, Some(nth)),
-        Death::Request(nth, when) => {
-            rig.fuse.arm(nth, when);
-            rig.carry_out(case, None)
+    let mut log = format!("{}: {trial:?}\n", case.name);
+    let mut record = |run: &Run| log += &format!("--- {}\n{}{}", run.code, run.out, run.err);
+    let killed = match trial.kill_point {
+        KillPoint::CrashPoint(nth) => setup.run_case(case, Some(nth)),
+        KillPoint::Request(nth, when) => {
+            setup.trigger.arm(nth, when);
+            setup.run_case(case, None)
         }
     };
-    rig.fuse.reset();
-    tell(&killed);
+    setup.trigger.reset();
+    record(&killed);
     let was_killed = killed.code == -1;
-    match point.cure {
-        Cure::Resume => {}
-        Cure::Rollback => {
-            let mut left = 4;
-            let undone = loop {
-                let run = rig.run(&["manifest", "rollback", "--yes"]);
-                tell(&run);
-                left -= 1;
-                let ended = matches!(run.code, 0 | 3) || is_undone(&run);
-                if ended || point.fault.is_none() || left == 0 {
+    match trial.recovery {
+        Recovery::Resume => {}
+        Recovery::Rollback => {
+            let mut attempts = 4;
+            let rollback = loop {
+                let run = setup.run(&["manifest", "rollback", "--yes"]);
+                record(&run);
+                attempts -= 1;
+                let ended = matches!(run.code, 0 | 3) || is_reverted(&run);
+                if ended || trial.fault.is_none() || attempts == 0 {
                     break run;
                 }
             };
-            // There may have been nothing to undo: nothing was begun, or all was done.
-            if undone.code == 3 {
-                assert!(undone.err.contains("There is no unfinished run"), "{said}");
+            // There may be nothing to revert: the run was not started, or it finished.
+            if rollback.code == 3 {
+                assert!(rollback.err.contains("There is no unfinished run"), "{log}");
             } else {
-                assert!(undone.code == 0 || is_undone(&undone), "{said}");
+                assert!(rollback.code == 0 || is_reverted(&rollback), "{log}");
             }
-            rig.settle();
+            setup.wait_until_idle();
             if case.is_reversible && killed.code != 0 {
-                assert_eq!(picture(&rig.world), course.before, "{said}");
+                assert_eq!(snapshot(&setup.world), baseline.before, "{log}");
             }
         }
     }
-    // Whatever was undone or never begun: the same command does it in the end.
-    let mut left = 6;
+    // Reverted or never started: the same command completes it.
+    let mut attempts = 6;
     loop {
-        let run = match point.cure {
-            Cure::Resume => rig.run(&["manifest", "resume"]),
-            Cure::Rollback => rig.carry_out(case, None),
+        let run = match trial.recovery {
+            Recovery::Resume => setup.run(&["manifest", "resume"]),
+            Recovery::Rollback => setup.run_case(case, None),
         };
-        tell(&run);
+        record(&run);
         let run = if run.code == 3 && run.err.contains("There is no unfinished run") {
-            let run = rig.carry_out(case, None);
-            tell(&run);
+            let run = setup.run_case(case, None);
+            record(&run);
             run
         } else {
             run
         };
-        left -= 1;
+        attempts -= 1;
         if run.code == 0 {
             break;
         }
-        assert!(point.fault.is_some() && left > 0, "{said}");
+        assert!(trial.fault.is_some() && attempts > 0, "{log}");
     }
-    rig.world.clear_faults();
-    rig.settle();
-    assert_eq!(picture(&rig.world), course.after, "{said}");
+    setup.world.clear_faults();
+    setup.wait_until_idle();
+    assert_eq!(snapshot(&setup.world), baseline.after, "{log}");
     let events = |word: &&&str| **word != "--events";
     let mut plan: Vec<&str> = case.command.iter().filter(events).copied().collect();
     plan.extend(["--dry-run", "--json-output"]);
-    let plan = rig.run(&plan);
-    tell(&plan);
-    assert_eq!(plan.code, 0, "{said}");
+    let plan = setup.run(&plan);
+    record(&plan);
+    assert_eq!(plan.code, 0, "{log}");
     let json: Value = serde_json::from_str(&plan.out).unwrap();
     let nodes = json["nodes"].as_array().unwrap();
     assert!(
         nodes.iter().all(|node| node["action"] == "nothing"),
-        "{said}"
+        "{log}"
     );
     was_killed
 }
 
 #[test]
-fn a_run_that_was_killed_at_any_moment_is_finished_or_undone() {
-    let points = sample(points(moments), 14);
-    assert_eq!(try_all("moments", &points), points.len());
+fn a_run_killed_at_any_crash_point_can_be_resumed_or_rolled_back() {
+    let trials = sample(trials(crash_points), 14);
+    assert_eq!(run_all("crash points", &trials), trials.len());
 }
 
 #[test]
-fn a_run_that_was_killed_at_any_request_is_finished_or_undone() {
-    let points = sample(points(requests), 14);
-    let killed = try_all("requests", &points);
-    // How often is asked depends on how fast the host is.
-    assert!(killed * 2 > points.len(), "{killed}");
+fn a_run_killed_at_any_request_can_be_resumed_or_rolled_back() {
+    let trials = sample(trials(requests), 14);
+    let killed = run_all("requests", &trials);
+    // The number of requests depends on the speed of the host.
+    assert!(killed * 2 > trials.len(), "{killed}");
 }
 
 #[test]
-fn a_host_in_trouble_makes_a_kill_no_worse() {
+fn a_run_killed_on_a_faulty_host_can_be_resumed_or_rolled_back() {
     let kinds = [
         FaultKind::ResetBefore,
         FaultKind::ResetAfter,
@@ -266,14 +270,14 @@ fn a_host_in_trouble_makes_a_kill_no_worse() {
         FaultKind::Garbage,
         FaultKind::Truncated,
     ];
-    let all = points(|course| [moments(course), requests(course)].concat());
-    let mut points = sample(all, 10);
-    for point in &mut points {
-        let dice = hash((point.course, point.death, point.cure, "fault"));
-        let kind = kinds[(dice % 7) as usize].clone();
-        let nth = 1 + dice / 7 % COURSES[point.course].requests;
-        point.fault = Some(Fault::new(Call::nth(nth), kind));
+    let all = trials(|baseline| [crash_points(baseline), requests(baseline)].concat());
+    let mut trials = sample(all, 10);
+    for trial in &mut trials {
+        let random = hash((trial.baseline, trial.kill_point, trial.recovery, "fault"));
+        let kind = kinds[(random % 7) as usize].clone();
+        let nth = 1 + random / 7 % BASELINES[trial.baseline].requests;
+        trial.fault = Some(Fault::new(Call::nth(nth), kind));
     }
-    let killed = try_all("requests and faults", &points);
-    assert!(killed * 3 > points.len(), "{killed}");
+    let killed = run_all("requests and faults", &trials);
+    assert!(killed * 3 > trials.len(), "{killed}");
 }

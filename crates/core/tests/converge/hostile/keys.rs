@@ -1,6 +1,6 @@
 //! Key files of users: blocked, foreign, oversized or with options.
 
-use homestak_core::converge::{Decision, Facts, FileFact, Handling, State, Step, decide};
+use homestak_core::converge::{ConvergeStep, Decision, Facts, FileFact, Handling, State, decide};
 use serde_json::json;
 
 use super::{KEY, facts, put, spec, text, touched};
@@ -63,7 +63,11 @@ fn an_account_is_disabled_and_nothing_is_deleted_through_a_link() {
     spec["access"]["users"].as_array_mut().unwrap().remove(0);
     let decision = decide(&read(&spec), &facts, &last);
     let name = "alice".to_owned();
-    assert!(decision.steps.contains(&Step::DisableLogin { name }));
+    assert!(
+        decision
+            .steps
+            .contains(&ConvergeStep::DisableLogin { name })
+    );
     assert!(
         !touched(&decision)
             .iter()
@@ -210,7 +214,7 @@ fn unreadable_key_files_of_a_removed_user_are_deleted() {
             facts.files.insert(path.clone(), file);
             let decision = decide(&read(&spec), &facts, &last);
             let path = path.clone();
-            assert!(decision.steps.contains(&Step::Delete { path }));
+            assert!(decision.steps.contains(&ConvergeStep::Delete { path }));
         }
     }
     let mut facts = facts();
@@ -232,7 +236,7 @@ fn a_foreign_key_with_options_is_found_whatever_the_options_contain() {
     put(&mut facts, path, &hidden, "alice", 0o600);
     let decision = decide(&read(&spec(false)), &facts, &State::default());
     let path = path.to_owned();
-    assert!(decision.steps.contains(&Step::Delete { path }));
+    assert!(decision.steps.contains(&ConvergeStep::Delete { path }));
 }
 
 #[test]
@@ -262,6 +266,9 @@ fn a_key_of_the_spec_with_options_is_a_difference() {
         );
         assert_eq!(text(&decision, first), Some(format!("{KEY}\n").as_str()));
         let path = second.to_owned();
-        assert!(decision.steps.contains(&Step::Delete { path }), "{foreign}");
+        assert!(
+            decision.steps.contains(&ConvergeStep::Delete { path }),
+            "{foreign}"
+        );
     }
 }

@@ -4,7 +4,7 @@ mod keys;
 mod sudo;
 
 use homestak_core::converge::{
-    Change, ChangeCause, Danger, Decision, Facts, FileFact, Handling, Policy, State, Step,
+    Change, ChangeCause, ConvergeStep, Danger, Decision, Facts, FileFact, Handling, Policy, State,
     SystemFact, UserFact, decide,
 };
 use serde_json::{Value, json};
@@ -65,9 +65,9 @@ fn touched(decision: &Decision) -> Vec<&str> {
     let steps = decision.steps.iter();
     steps
         .filter_map(|step| match step {
-            Step::Write { path, .. } | Step::Delete { path } | Step::Directory { path, .. } => {
-                Some(path.as_str())
-            }
+            ConvergeStep::Write { path, .. }
+            | ConvergeStep::Delete { path }
+            | ConvergeStep::Directory { path, .. } => Some(path.as_str()),
             _ => None,
         })
         .collect()
@@ -75,7 +75,7 @@ fn touched(decision: &Decision) -> Vec<&str> {
 
 fn text<'a>(decision: &'a Decision, path: &str) -> Option<&'a str> {
     decision.steps.iter().find_map(|step| match step {
-        Step::Write {
+        ConvergeStep::Write {
             path: at, content, ..
         } if at == path => Some(content.as_str()),
         _ => None,

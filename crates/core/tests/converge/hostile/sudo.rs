@@ -1,6 +1,6 @@
 //! Sudo rules and sshd settings that are hidden or written in unusual ways.
 
-use homestak_core::converge::{FileFact, State, Step, decide};
+use homestak_core::converge::{ConvergeStep, FileFact, State, decide};
 
 use super::{facts, found, put, spec, text, touched};
 use crate::read;
@@ -62,7 +62,7 @@ fn sudoers_files_that_hide_rules_are_removed() {
         let id = format!("sudo-groups/{path} rules");
         assert_eq!(found(&decision, &id), expected, "{path}");
         assert_eq!(text(&decision, &path), left, "{path}");
-        let deleted = Step::Delete { path };
+        let deleted = ConvergeStep::Delete { path };
         let is_deleted = expected.is_some() && left.is_none();
         assert_eq!(decision.steps.contains(&deleted), is_deleted);
     }
@@ -123,7 +123,7 @@ fn sshd_exceptions_that_grant_access_are_commented_out() {
         .insert(path.to_owned(), FileFact::Link { target });
     let decision = decide(&read(&spec(false)), &facts, &State::default());
     let path = path.to_owned();
-    assert!(decision.steps.contains(&Step::Delete { path }));
+    assert!(decision.steps.contains(&ConvergeStep::Delete { path }));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn sudo_rules_by_id_alias_or_own_group_are_found_and_removed() {
             "{rules}"
         );
         assert_eq!(text(&decision, path), left, "{rules}");
-        let deleted = Step::Delete {
+        let deleted = ConvergeStep::Delete {
             path: path.to_owned(),
         };
         assert_eq!(decision.steps.contains(&deleted), left.is_none(), "{rules}");

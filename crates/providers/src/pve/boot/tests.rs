@@ -12,7 +12,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("a time")
 }
 
-/// Asks a guest and records the answer; tells whether it was asked.
+/// Asks a guest and records the answer; returns whether it was asked.
 async fn ask(schedule: &BootSchedule, n: u32, (from, to): (i64, i64), answered: bool) -> bool {
     let question = schedule.ask("pve1", &guest(n), at(from)).await;
     question.is_ok_and(|question| {
@@ -164,10 +164,10 @@ fn fifty_guests(seed: u64) -> (i64, usize) {
 #[test]
 fn many_guests_are_seen_soon_after_they_have_booted() {
     let all: Vec<(i64, usize)> = (0..20).map(fifty_guests).collect();
-    for (late, unanswered) in &all {
+    for (delay, unanswered) in &all {
         // Thirteen are sent before the first guest has booted.
-        assert!(*late <= 6_000 && *unanswered <= 25, "{all:?}");
+        assert!(*delay <= 6_000 && *unanswered <= 25, "{all:?}");
     }
-    let mean = all.iter().map(|(late, _)| late).sum::<i64>() / 20;
+    let mean = all.iter().map(|(delay, _)| delay).sum::<i64>() / 20;
     assert!(mean <= 3_000, "{all:?}");
 }

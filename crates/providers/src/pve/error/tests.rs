@@ -1,7 +1,4 @@
-//! The classifier against answers as they were seen.
-//!
-//! In: status, reason, body. Out: class and reason.
-//! Never the network.
+//! Tests of the error classification with recorded responses.
 
 use proptest::prelude::*;
 
@@ -54,7 +51,7 @@ fn every_text_has_its_class() {
         let body = serde_json::json!({"message": format!("{text}\n"), "data": null}).to_string();
         let error = classify(500, "Internal Server Error", body.as_bytes());
         assert_eq!((error.reason, error.detail.as_str()), (*reason, *text));
-        // Older servers say it in the reason phrase alone.
+        // Older servers have the message in the reason phrase only.
         assert_eq!(classify(500, text, b"").reason, *reason);
     }
 }
@@ -121,9 +118,9 @@ fn the_proxy_between_hosts_leaves_it_open() {
 
 #[test]
 fn a_message_that_a_terminal_would_obey_is_escaped_and_a_long_one_is_cut() {
-    let said = "no such\n storage \u{1b}]52;c;eA==\u{7}";
-    let log = vec![said.to_owned()];
-    let error = classify(500, said, b"")
+    let message = "no such\n storage \u{1b}]52;c;eA==\u{7}";
+    let log = vec![message.to_owned()];
+    let error = classify(500, message, b"")
         .with_log(log)
         .into_port_error("create");
     let escaped = r"no such\n storage \x1b]52;c;eA==\x07";

@@ -1,7 +1,4 @@
-//! The checks over made-up facts.
-//!
-//! In: facts, one of them bad. Out: the finding and its command.
-//! Never the network.
+//! Tests of the preflight checks: facts with one fault, and the expected finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::pve::facts::{StorageState, bridges as parse_bridges, cpu_flags, parse_privileges};
+use crate::pve::role::Abilities;
 
 fn wanted() -> Requirements {
     Requirements {
@@ -25,7 +23,9 @@ fn wanted() -> Requirements {
             storage: "local".to_owned(),
             content: vec!["images".to_owned(), "import".to_owned()],
             size: Bytes(10),
+            largest: Bytes(10),
         }],
+        memory: vec![("pve1".to_owned(), Bytes(4 << 30))],
         images: vec![FileRequirement {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
@@ -36,13 +36,13 @@ fn wanted() -> Requirements {
         nested: vec!["pve1".to_owned()],
         bridges: vec![("pve1".to_owned(), "vmbr0".to_owned())],
         ssh: vec!["192.0.2.1:22".parse().expect("an address")],
-        site: SiteRequirements {
+        site: Some(SiteRequirements {
             fixed_addresses: true,
             gateway: "192.0.2.1".parse().ok(),
             dns: vec!["192.0.2.1".parse().expect("an address")],
             domain: Some("home.arpa".to_owned()),
             ssh_keys: 1,
-        },
+        }),
     }
 }
 
@@ -98,15 +98,15 @@ fn facts() -> Facts {
 
 fn bad(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let mut findings = check(facts, wanted);
-    findings.retain(|finding| finding.severity > Severity::Unknown);
+    findings.retain(|finding| finding.severity > FindingSeverity::Unknown);
     findings
 }
 
 #[test]
-fn a_good_place_passes_and_nested_stays_unknown() {
+fn a_correct_host_passes_and_nested_stays_unknown() {
     let findings = check(&facts(), &wanted());
     assert_eq!(bad(&facts(), &wanted()), []);
-    assert_eq!(worst(&findings), Severity::Unknown);
+    assert_eq!(worst(&findings), FindingSeverity::Unknown);
     let nested = findings
         .iter()
         .find(|finding| finding.check == "nested")
@@ -144,14 +144,14 @@ fn a_grant_that_does_not_reach_below_does_not_count_below() {
 }
 
 #[test]
-fn each_fault_of_a_place_is_one_failure() {
-    let change = |mend: fn(&mut Facts, &mut Requirements)| {
+fn each_fault_of_a_host_is_one_failure() {
+    let change = |edit: fn(&mut Facts, &mut Requirements)| {
         let (mut facts, mut wanted) = (facts(), wanted());
-        mend(&mut facts, &mut wanted);
+        edit(&mut facts, &mut wanted);
         let findings = bad(&facts, &wanted);
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert!(
-            !findings[0].fix.is_empty() || findings[0].severity == Severity::Warning,
+            !findings[0].fix.is_empty() || findings[0].severity == FindingSeverity::Warning,
             "{findings:?}"
         );
         findings[0].clone()
@@ -171,7 +171,7 @@ fn each_fault_of_a_place_is_one_failure() {
     );
     assert_eq!(
         change(|_, wanted| wanted.storages[0].size = Bytes(1000)).severity,
-        Severity::Warning
+        FindingSeverity::Warning
     );
     assert_eq!(
         change(|_, wanted| wanted.images[0].file = "x.qcow2".to_owned()).check,
@@ -194,14 +194,61 @@ fn each_fault_of_a_place_is_one_failure() {
         change(|facts, _| facts.ssh.values_mut().for_each(|answers| *answers = false)).check,
         "ssh"
     );
-    assert_eq!(change(|_, wanted| wanted.site.gateway = None).check, "site");
-    assert_eq!(change(|_, wanted| wanted.site.ssh_keys = 0).check, "site");
+    let site = |wanted: &mut Requirements| wanted.site.take().expect("guests are created");
+    for remove in [
+        |site: &mut SiteRequirements| site.gateway = None,
+        |site: &mut SiteRequirements| site.ssh_keys = 0,
+    ] {
+        let mut wanted = wanted();
+        let mut lacking = site(&mut wanted);
+        remove(&mut lacking);
+        wanted.site = Some(lacking);
+        let findings = bad(&facts(), &wanted);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(findings[0].check, "site");
+    }
 }
 
 #[test]
-fn a_storage_that_is_hidden_or_not_active_is_told_from_one_that_is_not_there() {
+fn a_guest_that_cannot_fit_is_refused_with_figures() {
+    let mut facts = facts();
+    let mut large = wanted();
+    large.storages[0].size = Bytes(40 << 30);
+    large.storages[0].largest = Bytes(20 << 30);
+    facts.storage_states.values_mut().for_each(|free| {
+        *free = Fetched::Known(state(Some(8 << 30)));
+    });
+    if let Fetched::Known(hosts) = &mut facts.hosts {
+        hosts[0].memory = Some(Bytes(2 << 30));
+    }
+    let findings = bad(&facts, &large);
+    let failed = |finding: &Finding| finding.severity == FindingSeverity::Failure;
+    assert!(findings.iter().all(failed), "{findings:?}");
+    let details: Vec<&str> = findings.iter().map(|one| &*one.detail).collect();
+    assert_eq!(
+        details,
+        [
+            "pve1 has 2.0 GiB of memory, but the guest needs 4.0 GiB",
+            "local on pve1 has 8.0 GiB free, but the guest's disk needs 20.0 GiB",
+        ]
+    );
+}
+
+#[test]
+fn the_site_is_not_checked_when_no_guest_is_created() {
+    let mut wanted = wanted();
+    wanted.site = None;
+    let findings = check(&facts(), &wanted);
+    assert!(
+        findings.iter().all(|one| one.check != "site"),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn a_hidden_or_inactive_storage_is_distinguished_from_a_missing_one() {
     let key = ("pve1".to_owned(), "local".to_owned());
-    let told = |listed: bool, room: Fetched<StorageState>| {
+    let storage_finding = |listed: bool, room: Fetched<StorageState>| {
         let mut facts = facts();
         if !listed {
             facts.storages = Fetched::Known(Vec::new());
@@ -211,7 +258,7 @@ fn a_storage_that_is_hidden_or_not_active_is_told_from_one_that_is_not_there() {
         let found = findings.iter().find(|finding| finding.check == "storage");
         found.expect("a finding").clone()
     };
-    let hidden = told(false, Fetched::Known(state(Some(100))));
+    let hidden = storage_finding(false, Fetched::Known(state(Some(100))));
     assert!(
         hidden.detail.contains("lacks Datastore.Audit"),
         "{hidden:?}"
@@ -220,14 +267,14 @@ fn a_storage_that_is_hidden_or_not_active_is_told_from_one_that_is_not_there() {
         enabled: false,
         ..state(None)
     };
-    let off = told(false, Fetched::Known(disabled));
+    let off = storage_finding(false, Fetched::Known(disabled));
     assert!(off.fix.contains("--disable 0"), "{off:?}");
-    let gone = told(true, Fetched::Known(state(None)));
-    assert!(gone.detail.contains("not active"), "{gone:?}");
-    let missing = told(false, Fetched::NotAsked);
+    let inactive = storage_finding(true, Fetched::Known(state(None)));
+    assert!(inactive.detail.contains("not active"), "{inactive:?}");
+    let missing = storage_finding(false, Fetched::NotAsked);
     assert!(missing.fix.contains("Datastore.Audit"), "{missing:?}");
-    let unknown = told(true, Fetched::NotAsked);
-    assert_eq!(unknown.severity, Severity::Unknown, "{unknown:?}");
+    let unknown = storage_finding(true, Fetched::NotAsked);
+    assert_eq!(unknown.severity, FindingSeverity::Unknown, "{unknown:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::*;
 
 const PAGE: usize = 4096;
 
-/// Copies a journal with its log, as it is at this moment.
+/// Copies a journal with its write-ahead log, in the current state.
 fn copy(from: &Path, to: &Path) -> Vec<u8> {
     fs_err::copy(file(from), file(to)).unwrap();
     let log = fs_err::read(from.join("journal.db-wal")).unwrap();
@@ -15,10 +15,10 @@ fn copy(from: &Path, to: &Path) -> Vec<u8> {
 }
 
 /// Opens a journal whose log was damaged and returns how many entries it has.
-fn survivors(dir: &Path, id: RunId) -> usize {
+fn remaining_entries(dir: &Path, id: RunId) -> usize {
     let journal = Sqlite::open(dir).unwrap();
     let found = wait(count(&journal, id));
-    replay::compare(&by_hand(dir));
+    replay::compare(&open_directly(dir));
     // It continues from there.
     wait(journal.append(id, &turn(found))).unwrap();
     assert_eq!(wait(count(&journal, id)), found + 1);
@@ -47,7 +47,7 @@ fn a_torn_log_ends_at_the_last_whole_entry() {
         // Odd lengths, so that frames are cut anywhere.
         log.truncate(log.len() * part / 40 + usize::from(part < 40) * (part * 37 % 100));
         fs_err::write(to.path().join("journal.db-wal"), &log).unwrap();
-        seen.push(survivors(to.path(), id));
+        seen.push(remaining_entries(to.path(), id));
     }
     assert!(seen.is_sorted(), "{seen:?}");
     assert_eq!((seen.first(), seen.last()), (Some(&20), Some(&60)));
@@ -67,7 +67,7 @@ fn a_log_with_a_flipped_bit_ends_before_it() {
         let at = log.len() * part / 20 + 17;
         log[at] ^= 4;
         fs_err::write(to.path().join("journal.db-wal"), &log).unwrap();
-        assert!((20..60).contains(&survivors(to.path(), id)));
+        assert!((20..60).contains(&remaining_entries(to.path(), id)));
     }
 }
 
@@ -98,7 +98,7 @@ fn a_file_that_is_no_database_is_reported_and_kept() {
 }
 
 /// Reads everything and returns the first fault.
-async fn look(dir: &Path, id: RunId, whole: usize) -> Result<(), JournalError> {
+async fn read_all(dir: &Path, id: RunId, whole: usize) -> Result<(), JournalError> {
     let journal = Sqlite::open(dir)?;
     let heads = journal.runs(None).await?;
     let run = journal.run(id).await?;
@@ -125,7 +125,7 @@ fn a_damaged_page_is_reported_and_the_file_is_kept() {
         let mut bad = good.clone();
         bad[page * PAGE..(page + 1) * PAGE].fill(filler);
         fs_err::write(file(dir.path()), &bad).unwrap();
-        if let Err(error) = wait(look(dir.path(), id, 120)) {
+        if let Err(error) = wait(read_all(dir.path(), id, 120)) {
             let (_, hint) = broken::<()>(Err(error));
             assert!(
                 hint.contains("move") && hint.contains("keep"),
@@ -147,7 +147,7 @@ fn an_entry_on_a_damaged_page_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, id) = filled(dir.path(), 120);
     drop(journal);
-    let root: usize = by_hand(dir.path())
+    let root: usize = open_directly(dir.path())
         .query_row(
             "SELECT rootpage FROM sqlite_schema WHERE name = 'entries'",
             (),

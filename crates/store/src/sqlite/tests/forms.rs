@@ -7,7 +7,7 @@ use homestak_engine::journal::{Journal as _, RunOutcome};
 use homestak_engine::report::{RowStatus, RunReport};
 
 use super::super::holder::Holder;
-use super::super::schema::{MIGRATIONS, Migration, known, migrate, version};
+use super::super::schema::{MIGRATIONS, Migration, migrate, require_known, version};
 use super::*;
 
 /// A dump of each form, as `sqlite3 journal.db .dump` writes what [`fill`] makes, and before it
@@ -32,22 +32,22 @@ fn fill(journal: &Sqlite) {
             .await
             .unwrap();
         let mut entries = [
-            sample::known(
+            sample::entry_with_record(
                 0,
                 StepEvent::Intent,
                 sample::record("node-0", NodeStatus::Creating),
             ),
-            sample::known(
+            sample::entry_with_record(
                 0,
                 sample::done(),
                 sample::record("node-0", NodeStatus::Created),
             ),
-            sample::known(
+            sample::entry_with_record(
                 1,
                 StepEvent::Intent,
                 sample::record("gone", NodeStatus::Created),
             ),
-            sample::entry(1, StepEvent::Failed(sample::trouble())),
+            sample::entry(1, StepEvent::Failed(sample::step_error())),
         ];
         entries[1].at = sample::at(12);
         for entry in &entries {
@@ -66,7 +66,7 @@ fn fill(journal: &Sqlite) {
     });
 }
 
-/// Looks for what [`fill`] wrote. In the first format nothing had a site.
+/// Checks that everything that [`fill`] wrote exists. In the first format nothing had a site.
 fn check(journal: &Sqlite, form: usize) {
     let site = (form > 1).then(sample::site);
     let plan = Plan {
@@ -94,7 +94,7 @@ fn check(journal: &Sqlite, form: usize) {
         assert_eq!(steps, [0, 0, 1, 1].map(sample::step));
         assert_eq!(
             run.entries[3].happened,
-            StepEvent::Failed(sample::trouble())
+            StepEvent::Failed(sample::step_error())
         );
         let records = journal
             .records(&sample::scope("edge", "father"))
@@ -114,11 +114,14 @@ fn a_journal_of_each_format_opens_with_its_content() {
     assert_eq!(DUMPS.len(), MIGRATIONS.len(), "add a dump of the new form");
     for (at, dump) in DUMPS.iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
-        by_hand(dir.path()).execute_batch(dump).unwrap();
-        assert_eq!(version(&by_hand(dir.path())).unwrap(), at + 1);
+        open_directly(dir.path()).execute_batch(dump).unwrap();
+        assert_eq!(version(&open_directly(dir.path())).unwrap(), at + 1);
         check(&Sqlite::open(dir.path()).unwrap(), at + 1);
-        assert_eq!(version(&by_hand(dir.path())).unwrap(), MIGRATIONS.len());
-        replay::compare(&by_hand(dir.path()));
+        assert_eq!(
+            version(&open_directly(dir.path())).unwrap(),
+            MIGRATIONS.len()
+        );
+        replay::compare(&open_directly(dir.path()));
     }
 }
 
@@ -142,7 +145,7 @@ fn a_journal_of_a_newer_program_is_refused_and_keeps_every_byte() {
     let dir = tempfile::tempdir().unwrap();
     drop(filled(dir.path(), 3));
     let newer = MIGRATIONS.len() + 1;
-    by_hand(dir.path())
+    open_directly(dir.path())
         .execute_batch(&format!("PRAGMA user_version = {newer}"))
         .unwrap();
     let before = fs_err::read(file(dir.path())).unwrap();
@@ -155,7 +158,7 @@ fn a_journal_of_a_newer_program_is_refused_and_keeps_every_byte() {
 #[test]
 fn a_database_of_another_program_is_refused_and_keeps_every_byte() {
     let dir = tempfile::tempdir().unwrap();
-    let other = by_hand(dir.path());
+    let other = open_directly(dir.path());
     other.execute_batch("CREATE TABLE entries (x)").unwrap();
     drop(other);
     let before = fs_err::read(file(dir.path())).unwrap();
@@ -188,14 +191,14 @@ fn migrations_are_applied_once_each_and_together_or_not_at_all() {
     assert_eq!((version(&connection).unwrap(), x(&connection)), (3, 12));
     // Back to the older program: it does not know what it would do.
     assert!(migrate(&mut connection, &first).is_err());
-    assert!(known(3, 2).is_err() && known(2, 2).is_ok());
+    assert!(require_known(3, 2).is_err() && require_known(2, 2).is_ok());
 }
 
 /// Returns a state directory with a journal of form 2.
 fn of_form_2() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let permissions = std::fs::Permissions::from_mode(0o600);
-    by_hand(dir.path()).execute_batch(KILLED).unwrap();
+    open_directly(dir.path()).execute_batch(KILLED).unwrap();
     fs_err::set_permissions(file(dir.path()), permissions).unwrap();
     dir
 }
@@ -246,13 +249,13 @@ fn runs_of_an_older_format_are_read_with_their_steps() {
         ("edge", RowStatus::Destroyed),
     ];
     assert_eq!(rows.collect::<Vec<_>>(), expected);
-    replay::compare(&by_hand(dir.path()));
+    replay::compare(&open_directly(dir.path()));
 }
 
 #[test]
 fn a_plan_that_cannot_be_read_does_not_affect_other_runs() {
     let dir = tempfile::tempdir().unwrap();
-    by_hand(dir.path())
+    open_directly(dir.path())
         .execute_batch(&KILLED.replace("VALUES(2,'{\"form\"", "VALUES(2,'{form"))
         .unwrap();
     let journal = Sqlite::open(dir.path()).unwrap();
@@ -299,15 +302,18 @@ fn a_new_journal_and_one_of_this_format_are_not_backed_up() {
 #[test]
 fn a_journal_that_cannot_be_backed_up_is_not_migrated() {
     let dir = of_form_2();
-    // No file can have this name, so that the copy cannot be made; root may write anywhere.
+    // A directory with the name of the copy, so that root cannot create the file either.
     fs_err::create_dir(dir.path().join("journal.form-2.part")).unwrap();
     let (detail, hint) = broken(Sqlite::open(dir.path()));
     assert!(detail.contains("format 2 and was not migrated"), "{detail}");
     assert!(hint.contains("writable"), "{hint}");
-    assert_eq!(version(&by_hand(dir.path())).unwrap(), 2);
+    assert_eq!(version(&open_directly(dir.path())).unwrap(), 2);
     fs_err::remove_dir(dir.path().join("journal.form-2.part")).unwrap();
     drop(Sqlite::open(dir.path()).unwrap());
-    assert_eq!(version(&by_hand(dir.path())).unwrap(), MIGRATIONS.len());
+    assert_eq!(
+        version(&open_directly(dir.path())).unwrap(),
+        MIGRATIONS.len()
+    );
 }
 
 #[test]
@@ -315,7 +321,7 @@ fn a_journal_in_use_is_not_migrated() {
     let dir = of_form_2();
     let own = Holder::own().unwrap();
     let lease = |start: i64| {
-        by_hand(dir.path())
+        open_directly(dir.path())
             .execute(
                 "INSERT OR REPLACE INTO leases
                  VALUES ('', 'm', 'sim', ?1, ?2, ?3, ?4, ?5, 0, 0)",
@@ -327,10 +333,13 @@ fn a_journal_in_use_is_not_migrated() {
     let (detail, hint) = broken(Sqlite::open(dir.path()));
     assert!(detail.contains(&format!("process {}", own.pid)), "{detail}");
     assert!(hint.contains("wait"), "{hint}");
-    assert_eq!(version(&by_hand(dir.path())).unwrap(), 2);
+    assert_eq!(version(&open_directly(dir.path())).unwrap(), 2);
     assert_eq!(kept(dir.path()), []);
-    // One that is dead keeps no one from anything.
+    // A lease of a process that has ended does not prevent the migration.
     lease(own.start + 1);
     drop(Sqlite::open(dir.path()).unwrap());
-    assert_eq!(version(&by_hand(dir.path())).unwrap(), MIGRATIONS.len());
+    assert_eq!(
+        version(&open_directly(dir.path())).unwrap(),
+        MIGRATIONS.len()
+    );
 }

@@ -33,13 +33,13 @@ fn a_full_disk_is_reported_and_acknowledged_entries_stay() {
         );
         assert!(written > 50, "{written}");
         assert_eq!(count(&journal, id).await, written);
-        replay::compare(&by_hand(dir.path()));
+        replay::compare(&open_directly(dir.path()));
         // What needs no room still works.
         journal
             .end(id, RunOutcome::Failed, sample::at(1))
             .await
             .unwrap();
-        // Room was made: it continues where it was.
+        // Space was freed: the run continues.
         let journal = Sqlite::open(dir.path()).unwrap();
         journal.append(id, &turn(written)).await.unwrap();
         assert_eq!(count(&journal, id).await, written + 1);

@@ -19,7 +19,7 @@ fn held_by(holder: &Holder, ago: Duration) -> (tempfile::TempDir, Sqlite) {
     let journal = Sqlite::open(dir.path()).unwrap();
     let heartbeat = row::from_time(WallClock.now() - ago).unwrap();
     // Since long after now: the clock was set back, and it does not matter.
-    by_hand(dir.path())
+    open_directly(dir.path())
         .execute(
             "INSERT INTO leases VALUES ('', 'web', 'father', 7, ?1, 0, 4102444800000000000, ?2)",
             params![serde_json::to_string(holder).unwrap(), heartbeat],
@@ -76,7 +76,7 @@ fn elsewhere() -> [Holder; 2] {
 #[test]
 fn leases_of_dead_processes_are_free() {
     let own = Holder::own().unwrap();
-    let gone = Holder {
+    let ended = Holder {
         pid: 4_194_999,
         ..own.clone()
     };
@@ -88,7 +88,7 @@ fn leases_of_dead_processes_are_free() {
         boot: "another-boot".into(),
         ..own
     };
-    for holder in [gone, reused, earlier] {
+    for holder in [ended, reused, earlier] {
         takes(&holder).unwrap();
         let (_dir, journal) = held_by(&holder, Duration::ZERO);
         wait(async {
@@ -116,11 +116,11 @@ fn live_processes_keep_their_leases() {
 fn a_remote_holder_keeps_its_lease_until_its_heartbeat_times_out_and_it_is_unlocked() {
     let web = sample::scope("web", "father");
     for holder in elsewhere() {
-        let said = words(takes(&holder));
+        let message = words(takes(&holder));
         let begins = format!("{holder} (last heartbeat 2");
-        assert!(said.starts_with(&begins), "{said}");
+        assert!(message.starts_with(&begins), "{message}");
         let (_dir, journal) = held_by(&holder, HEARTBEAT_TIMEOUT / 2);
-        assert_eq!(words(wait(journal.unlock(&web, 7))).len(), said.len());
+        assert_eq!(words(wait(journal.unlock(&web, 7))).len(), message.len());
         let (_dir, journal) = held_by(&holder, HEARTBEAT_TIMEOUT);
         wait(async {
             // Silence alone frees nothing.

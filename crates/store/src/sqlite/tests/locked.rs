@@ -7,7 +7,7 @@ use homestak_engine::journal::Journal as _;
 use super::super::file::Options;
 use super::*;
 
-fn impatient() -> Options {
+fn short_patience() -> Options {
     Options {
         patience: Duration::from_millis(50),
         ..Options::default()
@@ -17,11 +17,11 @@ fn impatient() -> Options {
 #[test]
 fn a_lock_of_another_program_is_reported_and_reads_continue() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Sqlite::open_with(dir.path(), impatient()).unwrap();
+    let journal = Sqlite::open_with(dir.path(), short_patience()).unwrap();
     wait(async {
         let id = begin(&journal).await;
         journal.append(id, &turn(0)).await.unwrap();
-        let other = by_hand(dir.path());
+        let other = open_directly(dir.path());
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let (detail, hint) = broken(journal.append(id, &turn(1)).await);
         assert_eq!(detail, "database is locked");
@@ -37,21 +37,21 @@ fn a_lock_of_another_program_is_reported_and_reads_continue() {
 fn a_file_that_another_program_has_locked_is_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     drop(Sqlite::open(dir.path()).unwrap());
-    let other = by_hand(dir.path());
+    let other = open_directly(dir.path());
     other
         .execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE")
         .unwrap();
-    let (_, hint) = broken(Sqlite::open_with(dir.path(), impatient()));
+    let (_, hint) = broken(Sqlite::open_with(dir.path(), short_patience()));
     assert!(hint.starts_with("another program has"), "{hint}");
     drop(other);
-    Sqlite::open_with(dir.path(), impatient()).unwrap();
+    Sqlite::open_with(dir.path(), short_patience()).unwrap();
 }
 
 #[test]
 fn a_short_wait_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, id) = filled(dir.path(), 1);
-    let other = by_hand(dir.path());
+    let other = open_directly(dir.path());
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let waiting = std::thread::spawn(move || {
         wait(journal.append(id, &turn(1))).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of what only SQLite has.
+//! Tests of behaviour that is specific to SQLite.
 
 mod damage;
 mod forms;
@@ -26,8 +26,8 @@ fn file(dir: &Path) -> PathBuf {
     dir.join("journal.db")
 }
 
-/// Opens the file as the user with `sqlite3` would.
-fn by_hand(dir: &Path) -> Connection {
+/// Opens the file directly, as a user with `sqlite3` would.
+fn open_directly(dir: &Path) -> Connection {
     Connection::open(file(dir)).unwrap()
 }
 
@@ -47,7 +47,7 @@ fn broken<T>(result: Result<T, JournalError>) -> (String, String) {
     }
 }
 
-/// An entry like those of a real run: ten nodes take turns, each gets further.
+/// Entry number `step` of a run with ten nodes, one after the other, whose status advances.
 fn turn(step: usize) -> Entry {
     let status = match step / 10 % 3 {
         0 => NodeStatus::Creating,
@@ -55,7 +55,7 @@ fn turn(step: usize) -> Entry {
         _ => NodeStatus::Ready,
     };
     let name = format!("node-{}", step % 10);
-    sample::known(step, StepEvent::Intent, sample::record(&name, status))
+    sample::entry_with_record(step, StepEvent::Intent, sample::record(&name, status))
 }
 
 async fn begin(journal: &Sqlite) -> RunId {
@@ -66,7 +66,7 @@ async fn begin(journal: &Sqlite) -> RunId {
         .unwrap()
 }
 
-/// Returns a journal with one run of so many entries.
+/// Returns a journal with one run that has `entries` entries.
 fn filled(dir: &Path, entries: usize) -> (Sqlite, RunId) {
     let journal = Sqlite::open(dir).unwrap();
     let id = wait(async {
@@ -79,7 +79,7 @@ fn filled(dir: &Path, entries: usize) -> (Sqlite, RunId) {
     (journal, id)
 }
 
-/// Returns how many entries a run has, which are the first ones, each as it was written.
+/// Returns the number of entries of a run, and checks that they are the first ones, unchanged.
 async fn count(journal: &Sqlite, id: RunId) -> usize {
     let entries = journal.run(id).await.unwrap().unwrap().entries;
     let expected: Vec<Entry> = (0..entries.len()).map(turn).collect();

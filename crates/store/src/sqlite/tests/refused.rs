@@ -8,7 +8,7 @@ use homestak_engine::journal::Journal as _;
 
 use super::*;
 
-/// Tells this test, started again as no one, where to try.
+/// The variable with the directory for this test, which runs itself again as the user `nobody`.
 const PLACE: &str = "HOMESTAK_TEST_PLACE";
 
 const NOBODY: u32 = 65534;
@@ -29,7 +29,7 @@ fn directory_and_file_are_private() {
     }
 }
 
-/// Tries to open what may not be written, and to make what may not be made.
+/// Tries to open journals that cannot be written, and to create some that cannot be created.
 fn try_all(dir: &Path) {
     for name in ["file", "directory", "closed/new"] {
         let path = dir.join(name);
@@ -42,7 +42,7 @@ fn try_all(dir: &Path) {
 #[test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "root goes on as nobody, in another process"
+    reason = "root repeats the test as nobody, in another process"
 )]
 fn missing_write_permission_is_reported_when_opening() {
     if let Some(dir) = std::env::var_os(PLACE) {
@@ -61,7 +61,7 @@ fn missing_write_permission_is_reported_when_opening() {
         return try_all(dir.path());
     }
     fs_err::remove_file(dir.path().join("closed/root")).unwrap();
-    // The program itself may be where no one cannot go.
+    // The user `nobody` may not be able to read the program itself.
     let program = dir.path().join("program");
     fs_err::copy(std::env::current_exe().unwrap(), &program).unwrap();
     mode(&program, 0o755);
@@ -74,9 +74,9 @@ fn missing_write_permission_is_reported_when_opening() {
         .gid(NOBODY)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("1 passed"),
+        output.status.success() && stdout.contains("1 passed"),
         "{output:?}"
     );
     // Nothing was changed by trying.

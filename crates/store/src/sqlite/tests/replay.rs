@@ -33,7 +33,7 @@ fn rebuilt(connection: &Connection) -> Nodes {
         .map(Result::unwrap)
         .peekable();
     let mut nodes = Nodes::new();
-    walk(connection, None, |id, run, entry| {
+    walk(connection, None, 0, |id, run, entry| {
         while let Some((_, key)) = forgotten.next_if(|(after, _)| *after < id) {
             nodes.remove(&key);
         }
@@ -103,7 +103,7 @@ fn records_follow_from_the_entries() {
             record.host = ["father", "mother"][next(2)].into();
             let id = u32::try_from(next(3)).ok().filter(|id| *id != 0);
             record.guest.vmid = id.map(Into::into);
-            let entry = sample::known(step, StepEvent::Intent, record);
+            let entry = sample::entry_with_record(step, StepEvent::Intent, record);
             journal.append(runs[next(2)], &entry).await.unwrap();
             match next(12) {
                 0 | 1 => drop(
@@ -116,13 +116,13 @@ fn records_follow_from_the_entries() {
                 _ => {}
             }
             if step % 50 == 49 {
-                compare(&by_hand(dir.path()));
+                compare(&open_directly(dir.path()));
             }
         }
     });
     let rows = |table: &str| -> i64 {
         let sql = format!("SELECT count(*) FROM {table}");
-        by_hand(dir.path())
+        open_directly(dir.path())
             .query_row(&sql, (), |row| row.get(0))
             .unwrap()
     };
@@ -133,7 +133,7 @@ fn records_follow_from_the_entries() {
 fn entries_cannot_be_changed_or_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, id) = filled(dir.path(), 3);
-    let connection = by_hand(dir.path());
+    let connection = open_directly(dir.path());
     for sql in [
         "UPDATE entries SET step = 9",
         "DELETE FROM entries WHERE id = 2",

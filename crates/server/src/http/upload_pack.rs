@@ -1,0 +1,196 @@
+//! git's smart protocol for reading, which shallow clones need: `git upload-pack` on published copies.
+//!
+//! Flow: a client lists references and requests objects. Each request is the input of a process of its
+//! own, whose output is sent while it is printed.
+//! Guarantees: only published copies are read; memory, time and the number of processes are limited; a
+//! process ends when its client leaves and when the server stops.
+//! Assumptions: git reads its own protocol, and exits with a code if a request is malformed.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use flate2::read::GzDecoder;
+use homestak_api::limit::Limit;
+use homestak_api::runtime::{Spawner, run_blocking};
+use http::header::CONTENT_ENCODING;
+use http::{HeaderMap, Response};
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::Instrument as _;
+
+use super::repo::{find, permit, set_type};
+use super::{Answer, Call};
+use crate::body::Body;
+use crate::process::{NOT_RUN, upload_pack};
+use crate::refusal::Refusal;
+
+/// The name of the service.
+pub(super) const SERVICE: &str = "git-upload-pack";
+const REQUEST: &str = "application/x-git-upload-pack-request";
+const RESULT: &str = "application/x-git-upload-pack-result";
+const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
+/// What precedes the list of references before version 2.
+const PREFIX: &[u8] = b"001e# service=git-upload-pack\n0000";
+
+/// How many requests are processed at a time. Others wait, at most for the time of a request.
+const PROCESSES: usize = 8;
+/// The largest request, decoded. git sends larger ones without a length (`http.postBuffer`).
+const REQUEST_BYTES: usize = 1 << 20;
+/// How long sending may take.
+const TIME: Duration = Duration::from_secs(3600);
+/// How much output is in memory for each client: the pieces, and how many of them wait.
+const PIECE: usize = 64 << 10;
+const WAITING: usize = 4;
+
+static RUNNING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(PROCESSES)));
+
+/// `GET /{repo}.git/info/refs?service=git-upload-pack`
+pub(super) async fn advertise(call: &Call<'_>, copy: &Path) -> Answer {
+    let permit = permit(&RUNNING).await?;
+    let protocol = protocol(&call.head.headers);
+    let command = upload_pack(copy, protocol, &["--http-backend-info-refs"]);
+    let (first, rest) = run(command, Bytes::new(), permit).await.map_err(|error| {
+        if error.kind() == io::ErrorKind::InvalidInput {
+            tracing::error!(copy = %copy.display(), "git cannot read a copy of a repository");
+        }
+        Refusal::internal()
+    })?;
+    let first = match protocol {
+        Some("version=2") => first,
+        _ => [PREFIX, &first].concat().into(),
+    };
+    Ok(sent(ADVERTISEMENT, first, rest))
+}
+
+/// `POST /{repo}.git/git-upload-pack`
+pub(super) async fn post(call: &mut Call<'_>, path: &str) -> Answer {
+    let copy = find(call, path)?.copy();
+    call.require_type(REQUEST)?;
+    // Before the body is read: it is in memory until the process ends.
+    let permit = permit(&RUNNING).await?;
+    let body = call.bytes_up_to(REQUEST_BYTES).await?.freeze();
+    let input = decoded(&call.head.headers, body)?;
+    let command = upload_pack(&copy, protocol(&call.head.headers), &[]);
+    let (first, rest) = run(command, input, permit)
+        .await
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => Refusal::malformed("git cannot process the request"),
+            _ => Refusal::internal(),
+        })?;
+    Ok(sent(RESULT, first, rest))
+}
+
+/// Returns the version of the protocol that a client asks for.
+fn protocol(headers: &HeaderMap) -> Option<&'static str> {
+    match headers.get("git-protocol")?.as_bytes() {
+        b"version=1" => Some("version=1"),
+        b"version=2" => Some("version=2"),
+        _ => None,
+    }
+}
+
+/// Returns a request without its encoding. A short one can decode to a thousand times its size.
+fn decoded(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal> {
+    match headers.get(CONTENT_ENCODING).map(|value| value.as_bytes()) {
+        None => return Ok(body),
+        Some(b"gzip") => {}
+        Some(_) => return Err(Refusal::unsupported("the encoding must be `gzip`")),
+    }
+    let mut bytes = Vec::new();
+    let mut decoder = GzDecoder::new(&body[..]).take(REQUEST_BYTES as u64 + 1);
+    match decoder.read_to_end(&mut bytes) {
+        Err(_) => Err(Refusal::malformed("the body is not valid gzip")),
+        Ok(length) if length > REQUEST_BYTES => Err(Refusal::too_large(REQUEST_BYTES)),
+        Ok(_) => Ok(bytes.into()),
+    }
+}
+
+fn sent(kind: &'static str, first: Bytes, rest: Receiver<io::Result<Bytes>>) -> Response<Body> {
+    let mut answer = Response::new(Body::Output(Some(first), rest));
+    set_type(answer.headers_mut(), kind);
+    answer
+}
+
+/// Starts a process. Returns the start of its output, and what receives the rest; the process ends when
+/// that is dropped. `InvalidInput` if it failed without output.
+async fn run(
+    command: Command,
+    input: Bytes,
+    permit: OwnedSemaphorePermit,
+) -> io::Result<(Bytes, Receiver<io::Result<Bytes>>)> {
+    let (to, mut from) = mpsc::channel(WAITING);
+    // Cancel safety: the thread ends the process when nothing is received any more.
+    let work = run_blocking(move || {
+        let _permit = permit;
+        process(command, &input, &to);
+    });
+    let work = async { work.await.unwrap_or_default() };
+    Spawner::default().spawn("git upload-pack", work.in_current_span());
+    // Cancel safety: as above.
+    let first = from.recv().await.transpose()?;
+    Ok((first.unwrap_or_default(), from))
+}
+
+/// Runs a process to its end, or until nothing is received any more.
+fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>) {
+    let mut has_output = false;
+    let read = |from: &mut dyn Read| loop {
+        let mut piece = BytesMut::zeroed(PIECE);
+        match from.read(&mut piece) {
+            Ok(length @ 1..) => piece.truncate(length),
+            Ok(0) | Err(_) => return,
+        }
+        has_output = true;
+        if to.blocking_send(Ok(piece.freeze())).is_err() {
+            return;
+        }
+    };
+    let is_left = || to.is_closed();
+    let ended = Limit::new(TIME, &is_left).run(&mut command, input, read, |_| ());
+    let error = match ended {
+        Ok(Some((status, ..))) if status.success() => return,
+        Ok(Some((status, ..))) => match status.code() {
+            Some(NOT_RUN) => {
+                io::Error::other("git, or prlimit or choom of util-linux, is not installed")
+            }
+            // The output has the reason.
+            Some(_) if has_output => return,
+            Some(_) => io::ErrorKind::InvalidInput.into(),
+            None => io::Error::other(format!("it was ended: {status}")),
+        },
+        Ok(None) => io::ErrorKind::TimedOut.into(),
+        Err(error) => error,
+    };
+    if error.kind() != io::ErrorKind::InvalidInput && !to.is_closed() {
+        tracing::error!(%error, "`git upload-pack` failed");
+    }
+    // Incomplete output is an error for the client.
+    _ = to.blocking_send(Err(error));
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn only_known_versions_of_the_protocol_are_passed_on() {
+        let of = |text| {
+            let name = HeaderName::from_static("git-protocol");
+            protocol(&HeaderMap::from_iter([(
+                name,
+                HeaderValue::from_static(text),
+            )]))
+        };
+        assert_eq!(of("version=2"), Some("version=2"));
+        assert_eq!(of("version=1"), Some("version=1"));
+        for other in ["version=3", "version=2:x=y", "VERSION=2", "", "2"] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+}
