@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How often the limit is checked, in nanoseconds.
@@ -183,10 +183,8 @@ impl<'a> Limit<'a> {
 
     /// Kills a program, and its children if it has its own process group.
     fn kill(&self, child: &mut Child) -> io::Result<()> {
-        let pid = Pid::from_child(child);
-        if getpgid(Some(pid)) == Ok(pid) {
-            _ = kill_process_group(pid, Signal::KILL);
-        }
+        // Fails if it has no group of its own: until it is waited for, no other group has its id.
+        _ = kill_process_group(Pid::from_child(child), Signal::KILL);
         child.kill()?;
         child.wait().map(drop)
     }

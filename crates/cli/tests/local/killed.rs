@@ -75,11 +75,22 @@ fn kill_agent(instance: &str, node: &Value) -> bool {
     agent.map(|(pid, _)| kill(pid)).is_some()
 }
 
-/// Kills a node as a power failure would.
+/// Kills a node as a power failure would: at once, so it waits for the last process. A node with
+/// processes counts as running, and nothing would start it.
 fn kill_node(instance: &str, node: &Value) -> bool {
     let mut found = processes(instance, node).into_iter();
     let container = found.find(|(_, line)| line.starts_with("systemd-nspawn"));
-    container.map(|(pid, _)| kill(pid)).is_some()
+    let Some((pid, _)) = container else {
+        return false;
+    };
+    kill(pid);
+    for _ in 0..3000 {
+        if processes(instance, node).is_empty() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{:?}", processes(instance, node));
 }
 
 /// Starts another pull in a node that has the agent, before it accepts logins too. Returns whether it
