@@ -2,7 +2,7 @@
 //! random times: all end ready, and none converges twice at once.
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use homestak_test_support::random::Random;
@@ -93,20 +93,29 @@ fn kill_node(instance: &str, node: &Value) -> bool {
     panic!("{:?}", processes(instance, node));
 }
 
-/// Starts another pull in a node that has the agent, before it accepts logins too. Returns whether it
-/// was started.
-fn start_pull(instance: &str, node: &Value) -> bool {
+/// Executes a script in a node, before it accepts logins too. `None` if the node does not run.
+fn enter(instance: &str, node: &Value, script: &str) -> Option<Output> {
     let mut found = processes(instance, node).into_iter();
-    let init = found.find(|(_, line)| line.trim_end() == "/usr/lib/systemd/systemd");
-    let Some((init, _)) = init else {
-        return false;
-    };
+    let (init, _) = found.find(|(_, line)| line.trim_end() == "/usr/lib/systemd/systemd")?;
+    let done = Command::new("nsenter")
+        .args(["--all", &format!("--target={init}"), "sh", "-c", script])
+        .output();
+    Some(done.unwrap())
+}
+
+/// Starts another pull in a node that has the agent. Returns whether it was started.
+fn start_pull(instance: &str, node: &Value) -> bool {
     let agent = "/usr/local/bin/homestak-agent";
     let script = format!("test -x {agent} && exec systemd-run --quiet --collect {agent} pull");
-    let started = Command::new("nsenter")
-        .args(["--all", &format!("--target={init}"), "sh", "-c", &script])
-        .output();
-    started.unwrap().status.success()
+    enter(instance, node, &script).is_some_and(|done| done.status.success())
+}
+
+/// Returns what shows why a node did not become ready.
+fn journal(instance: &str, node: &Value) -> String {
+    let script = "systemctl --no-pager status 'homestak*'; systemctl list-jobs; \
+                  journalctl --no-pager -n 200; ls -laR /usr/local/etc/homestak; ps -ef";
+    let done = enter(instance, node, script);
+    done.map_or_else(String::new, |done| String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 /// Starts a server that keeps the reports of all attempts of a node.
@@ -214,6 +223,13 @@ fn nodes_end_ready_and_converge_once_at_a_time_whatever_is_killed_meanwhile() {
     );
     drop(driver);
     let run = host.manifest_run("apply", "fleet", &["--yes"]);
+    let failed = run.out.lines().filter(|line| line.contains(" failed "));
+    let names: BTreeSet<&str> = failed.filter_map(|line| line.split(' ').next()).collect();
+    for node in host.nodes() {
+        if node["name"].as_str().is_some_and(|name| names.contains(name)) {
+            println!("{}:\n{}", node["name"], journal(instance, &node));
+        }
+    }
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     let plan = host.manifest_run("plan", "fleet", &[]).good();
     assert!(plan.contains("Nothing to do."), "{plan}");
