@@ -110,12 +110,16 @@ fn start_pull(instance: &str, node: &Value) -> bool {
     enter(instance, node, &script).is_some_and(|done| done.status.success())
 }
 
-/// Returns what shows why a node did not become ready.
-fn journal(instance: &str, node: &Value) -> String {
+/// Prints what shows why a node did not become ready.
+fn print_journal(host: &TestHost, instance: &str, name: &str) {
     let script = "systemctl --no-pager status 'homestak*'; systemctl list-jobs; \
-                  journalctl --no-pager -n 200; ls -laR /usr/local/etc/homestak; ps -ef";
-    let done = enter(instance, node, script);
-    done.map_or_else(String::new, |done| String::from_utf8_lossy(&done.stdout).into_owned())
+                  journalctl --no-pager --lines=200; ls -lR /usr/local/etc/homestak; ps -ef";
+    let nodes = host.nodes();
+    let node = nodes.iter().find(|node| node["name"] == name).unwrap();
+    let done = enter(instance, node, script).map(|done| done.stdout);
+    let printed =
+        String::from_utf8_lossy(done.as_deref().unwrap_or(b"it does not run")).into_owned();
+    println!("{name}:\n{printed}");
 }
 
 /// Starts a server that keeps the reports of all attempts of a node.
@@ -224,27 +228,28 @@ fn nodes_end_ready_and_converge_once_at_a_time_whatever_is_killed_meanwhile() {
     drop(driver);
     let run = host.manifest_run("apply", "fleet", &["--yes"]);
     let failed = run.out.lines().filter(|line| line.contains(" failed "));
-    let names: BTreeSet<&str> = failed.filter_map(|line| line.split(' ').next()).collect();
-    for node in host.nodes() {
-        if node["name"].as_str().is_some_and(|name| names.contains(name)) {
-            println!("{}:\n{}", node["name"], journal(instance, &node));
-        }
+    for name in failed.filter_map(|line| line.split(' ').next()) {
+        print_journal(&host, instance, name);
     }
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     let plan = host.manifest_run("plan", "fleet", &[]).good();
     assert!(plan.contains("Nothing to do."), "{plan}");
     for n in 1..=n_nodes {
         let node = format!("node-{n}");
-        host.inside(
+        let ready = host.inside(
             &node,
             // The watch of a node that was started moments ago may not run yet.
-            "set -ex\nsudo test -s /usr/local/etc/homestak/state/config-complete.json\n\
+            "set -e\nsudo test -s /usr/local/etc/homestak/state/config-complete.json\n\
              sudo test ! -e /usr/local/etc/homestak/state/config-failed.json\n\
              for n in $(seq 100); do\n\
              sudo homestak status | grep -qx complete && break || sleep 0.2\ndone\n\
-             sudo homestak status | grep -qx complete\ncommand -v tree\nid alice",
-        )
-        .good();
+             sudo homestak status\nsudo homestak status | grep -qx complete\n\
+             command -v tree\nid alice",
+        );
+        if ready.code != 0 {
+            print_journal(&host, instance, &node);
+        }
+        ready.good();
         // Two at once wait for each other.
         let pull = "sudo homestak-agent pull";
         host.inside(&node, &format!("{pull} & {pull} && wait $!"))

@@ -1,5 +1,6 @@
 //! Creates, starts, stops and deletes nodes, each under the lock of the node.
 
+use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use super::instance::is_lease;
 use super::lock::Lock;
 use super::node::{Engine, Node};
 use super::{
-    HOST, Local, VmEngine, container, emulator, error, image_name, isolation, kvm, lease, machine,
-    net, node, saved_machine,
+    HOST, Local, VmEngine, container, emulator, error, image_name, inotify, isolation, kvm, lease,
+    machine, net, node, saved_machine,
 };
 
 /// How long a network that this process set up is not checked again.
@@ -313,6 +314,11 @@ impl Local {
         if node.engine == Engine::Machine {
             net::tap(outer.as_deref(), &link(node.vmid))?;
             return self.start_machine(&node);
+        }
+        if let Err(error) = inotify::raise(Path::new(inotify::LIMIT)) {
+            self.warn_once(&format!(
+                "more than about 16 containers may not start: fs.inotify.max_user_instances was not raised ({error})"
+            ));
         }
         let group = self.group(node.vmid);
         let part = self.instance.part(node.vmid);

@@ -11,6 +11,7 @@ mod enter;
 mod error;
 mod fence;
 mod identity;
+mod inotify;
 mod instance;
 mod isolation;
 mod kvm;
