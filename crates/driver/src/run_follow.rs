@@ -48,7 +48,7 @@ impl<'a> RunFollower<'a> {
         let head = &self.run.head;
         observer.on_event(&Event {
             at: head.started,
-            run: head.id,
+            run: Some(head.id),
             kind: EventKind::run_started(&head.verb, &self.run.plan, false),
         });
         loop {
@@ -60,7 +60,7 @@ impl<'a> RunFollower<'a> {
                 let seconds = at.duration_since(head.started).as_secs_f64();
                 observer.on_event(&Event {
                     at,
-                    run: head.id,
+                    run: Some(head.id),
                     kind: EventKind::RunEnded { ending, seconds },
                 });
                 return Ok(Some(ending));

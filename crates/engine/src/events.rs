@@ -19,8 +19,8 @@ use crate::ports::{GuestId, GuestUuid, ProgressListener, ProviderEvent};
 pub struct Event {
     /// When it happened.
     pub at: Timestamp,
-    /// The run.
-    pub run: RunId,
+    /// The run; `None` for what a provider reports outside of one.
+    pub run: Option<RunId>,
     /// What happened.
     pub kind: EventKind,
 }
@@ -193,7 +193,7 @@ impl EventHub {
         Arc::new(Self(RunEvents {
             observer,
             clock,
-            run: RunId(0),
+            run: None,
             names: BTreeMap::new(),
             images: BTreeMap::new(),
         }))
@@ -209,7 +209,7 @@ impl EventHub {
         Arc::new(RunEvents {
             observer: self.0.observer.clone(),
             clock: self.0.clock.clone(),
-            run,
+            run: Some(run),
             names,
             images,
         })
@@ -228,7 +228,7 @@ impl ProgressListener for EventHub {
 pub(crate) struct RunEvents {
     observer: Arc<dyn Observer>,
     clock: SharedClock,
-    run: RunId,
+    run: Option<RunId>,
     names: BTreeMap<GuestUuid, String>,
     images: BTreeMap<String, Subject>,
 }
@@ -241,7 +241,7 @@ impl RunEvents {
             run: self.run,
             kind,
         };
-        tracing::trace!(run = event.run.0, event = ?event.kind, "event");
+        tracing::trace!(run = event.run.map(|run| run.0), event = ?event.kind, "event");
         self.observer.on_event(&event);
     }
 

@@ -80,7 +80,7 @@ impl RecordedEvents {
         };
         Some(Event {
             at: entry.at,
-            run: self.run,
+            run: Some(self.run),
             kind,
         })
     }

@@ -244,7 +244,7 @@ impl RunReport {
             let seconds = at.duration_since(run.head.started).as_secs_f64();
             report.apply(&Event {
                 at,
-                run: run.head.id,
+                run: Some(run.head.id),
                 kind: EventKind::RunEnded { ending, seconds },
             });
         }
@@ -270,7 +270,7 @@ impl RunReport {
 
     /// Applies an event.
     pub fn apply(&mut self, event: &Event) {
-        self.run = Some(event.run);
+        self.run = event.run.or(self.run);
         match &event.kind {
             EventKind::RunStarted { .. } => self.ended = None,
             EventKind::StepStarted {

@@ -81,7 +81,7 @@ fn row(node: &Node, running: bool) -> Vec<String> {
         node.vmid.to_string(),
         node.address.0.to_string(),
         node.cores.to_string(),
-        format!("{} MiB", node.memory),
+        node.memory.to_string(),
         if running { "running" } else { "stopped" }.to_owned(),
     ]
 }

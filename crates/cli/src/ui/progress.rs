@@ -255,9 +255,10 @@ impl Screen {
             resumed: false,
             ..
         } = &event.kind
+            && let Some(run) = event.run
         {
             self.printer
-                .message(&format!("Run {}: {verb} `{manifest}`", event.run));
+                .message(&format!("Run {run}: {verb} `{manifest}`"));
         }
         let mut more = self.printer.output.verbose > 0;
         // Images take minutes; everything else takes seconds or reports what it waits for.
@@ -514,7 +515,7 @@ mod tests {
     fn event(second: i64, kind: EventKind) -> Event {
         Event {
             at: at(second),
-            run: RunId(1),
+            run: Some(RunId(1)),
             kind,
         }
     }

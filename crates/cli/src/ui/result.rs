@@ -199,7 +199,7 @@ mod tests {
         let fail = |run_report: &mut RunReport, node: &str, class: ErrorClass| {
             run_report.apply(&Event {
                 at: Timestamp::UNIX_EPOCH,
-                run: RunId(1),
+                run: Some(RunId(1)),
                 kind: EventKind::StepFailed {
                     subject: Subject::Node(node.to_owned()),
                     step: StepKind::Configure,

@@ -11,7 +11,8 @@ use super::run::ending;
 pub fn event(event: &Event) -> RunEvent {
     RunEvent {
         at: event.at,
-        run: event.run.0,
+        // 0 is what this format has always had outside of a run.
+        run: event.run.map_or(0, |run| run.0),
         kind: kind(&event.kind),
     }
 }
@@ -251,7 +252,7 @@ mod tests {
         for (kind, expected) in lines {
             let one = Event {
                 at: Timestamp::new(1_700_000_000, 123_456_789).unwrap(),
-                run: RunId(7),
+                run: Some(RunId(7)),
                 kind,
             };
             let line = serde_json::to_string(&event(&one)).unwrap();

@@ -17,7 +17,7 @@ pub fn nodes(local: &Local, nodes: &[(Node, bool)]) -> LocalNodes {
             Engine::Machine => LocalEngine::Machine,
         },
         cores: node.cores,
-        memory: node.memory,
+        memory: node.memory.0,
         image: node.image.clone(),
         isolated: node.engine == Engine::Machine || node.ids.is_some(),
         running: *running,

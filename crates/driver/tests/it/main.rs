@@ -76,8 +76,11 @@ impl EventLog {
     /// Returns the run of all events, and the nodes whose steps were started.
     fn run_and_nodes(&self) -> (RunId, BTreeSet<String>) {
         let events = self.list();
-        let run = events[0].run;
-        assert!(events.iter().all(|event| event.run == run), "{events:#?}");
+        let run = events[0].run.unwrap();
+        assert!(
+            events.iter().all(|event| event.run == Some(run)),
+            "{events:#?}"
+        );
         let nodes = events.into_iter().filter_map(|event| match event.kind {
             EventKind::StepStarted {
                 subject: Subject::Node(name),

@@ -89,7 +89,7 @@ fn events_of(events: &EventLog, run: RunId, name: &str) -> Vec<Event> {
     let all = events.0.lock().unwrap();
     let own: Vec<Event> = all
         .iter()
-        .filter(|event| event.run == run)
+        .filter(|event| event.run == Some(run))
         .cloned()
         .collect();
     for subject in own.iter().filter_map(subject) {
@@ -177,7 +177,7 @@ async fn concurrent_runs_have_their_own_events_and_do_not_affect_each_other() {
                 .lock()
                 .unwrap()
                 .iter()
-                .all(|event| event.run == RunId(0))
+                .all(|event| event.run.is_none())
         );
         // The other one can be resumed immediately, with the same result.
         let _lease = journal.lock(&[scope(&env, &web)]).await.unwrap();

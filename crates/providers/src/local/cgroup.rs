@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use homestak_engine::ports::{Bytes, Mib};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::process::{Pid, Signal};
 
@@ -19,8 +20,8 @@ const PERIOD: u64 = 100_000;
 /// What a node may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResourceLimits {
-    /// Memory in MiB.
-    pub(super) memory: u64,
+    /// Memory.
+    pub(super) memory: Mib,
     /// CPUs.
     pub(super) cores: u32,
 }
@@ -181,7 +182,7 @@ impl Cgroup {
     pub(super) fn properties(&self, limits: ResourceLimits) -> Vec<String> {
         vec![
             "Delegate=yes".to_owned(),
-            format!("MemoryMax={}M", limits.memory),
+            format!("MemoryMax={}M", limits.memory.0),
             format!("TasksMax={}", limits.tasks()),
             format!("CPUQuota={}%", u64::from(limits.cores) * 100),
         ]
@@ -292,7 +293,10 @@ pub(super) fn parts(hierarchies: &Hierarchies, instance: &str) -> Vec<String> {
 
 fn v1_limits(resource: &str, limits: ResourceLimits) -> Vec<(&'static str, String)> {
     match resource {
-        "memory" => vec![("memory.limit_in_bytes", (limits.memory << 20).to_string())],
+        "memory" => vec![(
+            "memory.limit_in_bytes",
+            Bytes::from(limits.memory).0.to_string(),
+        )],
         "pids" => vec![("pids.max", limits.tasks().to_string())],
         "cpu" => vec![
             ("cpu.cfs_period_us", PERIOD.to_string()),
@@ -304,7 +308,7 @@ fn v1_limits(resource: &str, limits: ResourceLimits) -> Vec<(&'static str, Strin
 
 fn v2_limits(limits: ResourceLimits) -> [(&'static str, String); 3] {
     [
-        ("memory.max", (limits.memory << 20).to_string()),
+        ("memory.max", Bytes::from(limits.memory).0.to_string()),
         ("pids.max", limits.tasks().to_string()),
         ("cpu.max", format!("{} {PERIOD}", limits.quota())),
     ]

@@ -120,7 +120,7 @@ fn nspawn(instance: &Instance, node: &Node, part: &str, program: &Path) -> Vec<S
 fn bounds(node: &Node) -> Vec<String> {
     // nspawn's own sizes are parts of the machine's memory, and what is in these directories is not
     // freed by ending processes.
-    let (size, files) = (node.memory / 4, node.memory * FILES);
+    let (size, files) = (node.memory.0 / 4, node.memory.0 * FILES);
     let memory = ["/tmp", "/dev/shm"].map(|place| {
         format!("--tmpfs={place}:mode=1777,nosuid,nodev,size={size}M,nr_inodes={files}")
     });

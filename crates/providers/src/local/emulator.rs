@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use homestak_engine::ports::{Bytes, Gib, Mib};
+
 use super::qmp::{AGENT, QMP, SERIAL};
 use crate::process;
 
@@ -11,8 +13,8 @@ pub(super) const QEMU: &str = "qemu-system-x86_64";
 pub(super) const DISK: &str = "disk.qcow2";
 /// Name of a node's first-boot data, in its directory.
 pub(super) const SEED: &str = "seed.iso";
-/// MiB that QEMU needs beside the machine's memory; most of it is translated code.
-pub(super) const OVERHEAD: u64 = 512;
+/// What QEMU needs beside the machine's memory; most of it is translated code.
+pub(super) const OVERHEAD: Mib = Mib(512);
 /// Options of the kernel. The card is `eth0`, as in containers.
 const KERNEL: &str = "root=/dev/vda rw console=ttyS0 net.ifnames=0 panic=30 quiet";
 
@@ -49,8 +51,8 @@ pub(super) struct Machine {
     pub(super) image: PathBuf,
     pub(super) accel: Accel,
     pub(super) cores: u32,
-    /// Memory in MiB.
-    pub(super) memory: u64,
+    /// Memory.
+    pub(super) memory: Mib,
     /// Its number in the firmware.
     pub(super) uuid: String,
     pub(super) mac: String,
@@ -78,7 +80,7 @@ impl Machine {
             "-smp",
             &self.cores.to_string(),
             "-m",
-            &self.memory.to_string(),
+            &self.memory.0.to_string(),
         ]);
         add(&["-uuid", &self.uuid, "-device", "vmgenid,guid=auto"]);
         let file = |name: &str| self.image.join(name).display().to_string();
@@ -146,13 +148,16 @@ pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::ProgramEr
 }
 
 /// Resizes a disk that no machine uses, when it is smaller.
-pub(super) fn grow(disk: &Path, gib: u64) -> Result<(), process::ProgramError> {
+pub(super) fn grow(disk: &Path, wanted: Gib) -> Result<(), process::ProgramError> {
     let path = disk.to_string_lossy();
     let info = process::run("qemu-img", &["info", "--output=json", &path])?;
     let info: serde_json::Value = serde_json::from_str(&info).unwrap_or_default();
     let size = info["virtual-size"].as_u64().unwrap_or(u64::MAX);
-    if size < gib << 30 {
-        process::run("qemu-img", &["resize", "-q", &path, &format!("{gib}G")])?;
+    if size < Bytes::from(wanted).0 {
+        process::run(
+            "qemu-img",
+            &["resize", "-q", &path, &format!("{}G", wanted.0)],
+        )?;
     }
     Ok(())
 }
@@ -166,7 +171,7 @@ mod tests {
             image: "/images/debian-13-disk-0123".into(),
             accel: Accel::Tcg,
             cores: 2,
-            memory: 512,
+            memory: Mib(512),
             uuid: "5d1f2a3b-0000-4000-8000-00000000000a".into(),
             mac: "52:54:00:00:00:01".into(),
             link: None,

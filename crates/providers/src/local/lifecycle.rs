@@ -82,8 +82,8 @@ impl Local {
             engine,
             first_boot: self.settings.first_boot,
             cores: new.cores,
-            memory: new.memory.0,
-            disk: new.disk.0,
+            memory: new.memory,
+            disk: new.disk,
             address,
             image,
             tree,
@@ -252,7 +252,7 @@ impl Local {
 
     /// Resizes a node's disk.
     pub(super) fn grow_node_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
-        self.change(guest, |node| node.disk = node.disk.max(size.0))?;
+        self.change(guest, |node| node.disk = node.disk.max(size))?;
         let node = self.find(guest, "grow a disk")?;
         if node.engine == Engine::Machine && self.runs(&node) {
             let directory = self.instance.node(&node.uuid);

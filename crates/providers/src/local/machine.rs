@@ -8,7 +8,7 @@ use std::time::Duration;
 use homestak_api::durable::{self, Access};
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{NextAction, PortError, Seed, StopMode};
+use homestak_engine::ports::{Bytes, Gib, Mib, NextAction, PortError, Seed, StopMode};
 use serde_json::{Value as Json, json};
 
 use super::cgroup::{Cgroup, ResourceLimits};
@@ -142,7 +142,7 @@ impl MachineStarter<'_> {
             text: SUPERVISOR,
             image: &node.tree,
             limits: ResourceLimits {
-                memory: node.memory + OVERHEAD,
+                memory: Mib(node.memory.0 + OVERHEAD.0),
                 cores: node.cores,
             },
             netns: self.netns.clone(),
@@ -253,18 +253,18 @@ pub(super) fn discard(directory: &Path, running: bool) -> std::io::Result<()> {
 }
 
 /// Resizes the disk of a machine that runs, and the file system on it.
-pub(super) fn enlarge(directory: &Path, gib: u64) -> std::io::Result<()> {
-    resize(&mut Qmp::open(directory)?, gib)?;
+pub(super) fn enlarge(directory: &Path, wanted: Gib) -> std::io::Result<()> {
+    resize(&mut Qmp::open(directory)?, wanted)?;
     GuestAgent::open(directory)?.run(GROW, TELL).map(|_| ())
 }
 
-fn resize(qmp: &mut Qmp, gib: u64) -> std::io::Result<()> {
+fn resize(qmp: &mut Qmp, wanted: Gib) -> std::io::Result<()> {
     let blocks = qmp.execute("query-block", &Json::Null)?;
     let root = blocks.as_array().into_iter().flatten();
     let size = root
         .filter(|block| block["device"] == "root")
         .find_map(|block| block["inserted"]["image"]["virtual-size"].as_u64());
-    let wanted = gib << 30;
+    let wanted = Bytes::from(wanted).0;
     if size.is_some_and(|size| size < wanted) {
         qmp.execute("block_resize", &json!({ "device": "root", "size": wanted }))?;
     }

@@ -69,10 +69,10 @@ pub struct Node {
     pub first_boot: FirstBoot,
     /// CPUs.
     pub cores: u32,
-    /// Memory in MiB.
-    pub memory: u64,
-    /// Disk in GiB.
-    pub disk: u64,
+    /// Memory.
+    pub memory: Mib,
+    /// Disk.
+    pub disk: Gib,
     /// Its address with prefix.
     pub address: (IpAddr, u8),
     /// The image's name.
@@ -126,8 +126,8 @@ impl Node {
             template: false,
             lock: None,
             cores: Some(self.cores),
-            memory: Some(Mib(self.memory).into()),
-            disk: Some(Gib(self.disk).into()),
+            memory: Some(self.memory.into()),
+            disk: Some(self.disk.into()),
             tags: Vec::new(),
         }
     }
@@ -322,8 +322,8 @@ mod tests {
             engine: Engine::Container,
             first_boot: FirstBoot::Direct,
             cores: 1,
-            memory: 512,
-            disk: 4,
+            memory: Mib(512),
+            disk: Gib(4),
             address: ([10, 77, 0, 5].into(), 24),
             image: "debian-12".to_owned(),
             tree: root.path().to_owned(),

@@ -120,7 +120,7 @@ impl Provider for Local {
         self.run_blocking_change(move |local| {
             local.change(&guest, |node| {
                 node.cores = cores;
-                node.memory = memory.0;
+                node.memory = memory;
             })
         })
         .await

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use homestak_api::durable;
 use homestak_api::runtime::pause;
-use homestak_engine::ports::PortError;
+use homestak_engine::ports::{Mib, PortError};
 use serde_json::{Value as Json, json};
 
 use super::emulator::{Accel, DISK, Machine, overlay, version};
@@ -54,15 +54,15 @@ pub(super) struct SavedMachineSpec<'k> {
     pub(super) image: &'k Path,
     pub(super) accel: Accel,
     pub(super) cores: u32,
-    /// Memory in MiB.
-    pub(super) memory: u64,
+    /// Memory.
+    pub(super) memory: Mib,
 }
 
 impl SavedMachineSpec<'_> {
     /// Returns the part of the name that does not depend on QEMU.
     fn stem(&self) -> String {
         let image = self.image.file_name().unwrap_or_default().to_string_lossy();
-        let (cores, memory, accel) = (self.cores, self.memory, self.accel.name());
+        let (cores, memory, accel) = (self.cores, self.memory.0, self.accel.name());
         format!("{SAVED}{image}-{cores}c-{memory}m-{accel}-")
     }
 
@@ -273,7 +273,7 @@ mod tests {
             image,
             accel: Accel::Tcg,
             cores: 2,
-            memory: 512,
+            memory: Mib(512),
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
             "{name}"
         );
         let other = SavedMachineSpec {
-            memory: 1024,
+            memory: Mib(1024),
             ..kind(image)
         };
         assert_ne!(other.name("1"), kind(image).name("1"));
