@@ -15,7 +15,7 @@ use crate::ssh::{Ssh, quote};
 /// starts the service of a node that fetches its spec itself: it does not run on a new node, and it has
 /// ended if a server refused the node before it enrolled.
 const START_PULL: &str = "set -e; umask 077; mkdir -p /run/homestak; rm -f /run/homestak/pull.*; \
-    file=$(mktemp /run/homestak/enrolment.XXXXXXXX); trap 'rm -f \"$file\"' EXIT; cat >\"$file\"; \
+    file=$(mktemp -p /run/homestak); trap 'rm -f \"$file\"' EXIT; cat >\"$file\"; \
     id=${file##*.}; \
     systemd-run --quiet --collect --service-type=exec --unit=\"homestak-pull-once-$id\" \
     /bin/sh -c 'umask 077; exec <\"$1\"; rm -f \"$1\"; result=/run/homestak/pull.$2; \
