@@ -48,7 +48,7 @@ pub(crate) enum Command {
     /// Exit code: 0 no differences, 1 the spec is missing or invalid, 2 failed, 3 differences that are
     /// only reported.
     Run(RunArgs),
-    /// Show the result of the last run, and the drift since then
+    /// Show the result of the last run, and the drift that the watch has found since then
     ///
     /// Exit code: 0 shown, 1 no spec has been applied, 2 failed.
     Status,
