@@ -242,6 +242,9 @@ pub(crate) struct NodeJobArgs {
     /// Its id, 32 hexadecimal digits [default: a new one]
     #[arg(long, value_name = "ID", value_parser = node_job_id)]
     pub(crate) id: Option<String>,
+    /// Only return the outcome of the job with this id, and run nothing
+    #[arg(long, requires = "id")]
+    pub(crate) known: bool,
     /// How long it may take
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=MAX_TIME_LIMIT))]
     pub(crate) time_limit: u64,

@@ -2,6 +2,7 @@
 //!
 //! It continues when its connection is lost, and the same id again returns the recorded outcome.
 
+use std::fs::File;
 use std::time::Duration;
 
 use homestak_api::job_statement::MAX_TIME_LIMIT;
@@ -11,7 +12,7 @@ use homestak_api::v1::node_job::{JobOptions, JobOutcome, JobState};
 
 use super::{
     Executor, JobOrigin, JobRecord, LocalExecutor, NodeJob, Output, Phase, Pulls, Records,
-    TimePoint, finish, settled,
+    TimePoint, finish, refused, settled,
 };
 use crate::args::NodeJobArgs;
 use crate::error::AgentError;
@@ -43,7 +44,11 @@ pub(crate) fn run(args: &NodeJobArgs, pulls: Pulls, json: bool) -> Result<u8, Ag
     };
     let records = Records::default();
     let mut print = |line: &str| ui::message(line);
-    let outcome = carry_out(&records, &job, &mut LocalExecutor(pulls), &mut print)?;
+    let mut executor = LocalExecutor(pulls);
+    let outcome = match args.known {
+        true => recorded(&records, &job, &mut print)?,
+        false => carry_out(&records, &job, &mut executor, &mut print)?,
+    };
     let code = match outcome.state {
         JobState::Succeeded => 0,
         JobState::Refused => 3,
@@ -81,13 +86,8 @@ fn show(outcome: &JobOutcome) {
     }
 }
 
-/// Executes a job, unless its id was used before. Then its outcome is returned, once it has ended.
-fn carry_out(
-    records: &Records,
-    job: &NodeJob,
-    executor: &mut dyn Executor,
-    output: Output<'_>,
-) -> Result<JobOutcome, AgentError> {
+/// Waits until no other job is running.
+fn wait_for_turn(records: &Records, job: &NodeJob, output: Output<'_>) -> Result<File, AgentError> {
     let lock = match records.lock(Duration::ZERO)? {
         Some(lock) => Some(lock),
         None => {
@@ -95,18 +95,61 @@ fn carry_out(
             records.lock(Duration::from_secs(job.time_limit + MARGIN))?
         }
     };
-    let _lock = lock.ok_or(AgentError::Busy)?;
-    if let Some(record) = records.find(&job.id)? {
-        let outcome = loop {
-            match settled(&record, &clock::boot(), TimePoint::now()) {
-                Some(outcome) => break outcome,
-                None => clock::sleep(PAUSE),
-            }
-        };
-        if record.outcome.is_none() {
-            finish(records, &job.id, &outcome)?;
+    lock.ok_or(AgentError::Busy)
+}
+
+/// Returns the outcome of a job that was started earlier, and runs nothing.
+fn recorded(
+    records: &Records,
+    job: &NodeJob,
+    output: Output<'_>,
+) -> Result<JobOutcome, AgentError> {
+    let _lock = wait_for_turn(records, job, output)?;
+    let found = records.find(&job.id)?;
+    let outcome = found.map(|record| outcome_of(records, job, &record));
+    outcome.unwrap_or_else(|| {
+        Ok(refused(format!(
+            "there is no record of a job {} on this node, and nothing was run",
+            job.id
+        )))
+    })
+}
+
+/// Returns the outcome of a recorded job, once it has ended.
+fn outcome_of(
+    records: &Records,
+    job: &NodeJob,
+    record: &JobRecord,
+) -> Result<JobOutcome, AgentError> {
+    if record.kind != job.kind {
+        return Ok(refused(format!(
+            "the job {} is of the kind `{}`, and nothing was run",
+            job.id,
+            record.kind.name()
+        )));
+    }
+    let outcome = loop {
+        match settled(record, &clock::boot(), TimePoint::now()) {
+            Some(outcome) => break outcome,
+            None => clock::sleep(PAUSE),
         }
-        return Ok(outcome);
+    };
+    if record.outcome.is_none() {
+        finish(records, &job.id, &outcome)?;
+    }
+    Ok(outcome)
+}
+
+/// Executes a job, unless its id was used before. Then its outcome is returned, once it has ended.
+fn carry_out(
+    records: &Records,
+    job: &NodeJob,
+    executor: &mut dyn Executor,
+    output: Output<'_>,
+) -> Result<JobOutcome, AgentError> {
+    let _lock = wait_for_turn(records, job, output)?;
+    if let Some(record) = records.find(&job.id)? {
+        return outcome_of(records, job, &record);
     }
     let record = records.add(&job.id, job.kind, JobOrigin::Command)?;
     records.put(&JobRecord {
@@ -175,5 +218,39 @@ mod tests {
         assert_eq!(executor.n_executed, 1);
         let record = records.find(&job.id).expect("read").expect("recorded");
         assert_eq!(record.phase, Phase::Ended);
+    }
+
+    #[test]
+    fn the_outcome_of_an_unknown_job_or_of_another_kind_is_refused_and_nothing_is_executed() {
+        let root = tempfile::tempdir().expect("a directory");
+        let records = Records::new(root.path().to_owned());
+        let mut executor = FakeExecutor { n_executed: 0 };
+        let mut job = NodeJob {
+            id: "0".repeat(32),
+            kind: JobKind::Check,
+            options: JobOptions::default(),
+            time_limit: 60,
+        };
+        let message = |outcome: Result<JobOutcome, AgentError>| {
+            let outcome = outcome.expect("an outcome");
+            assert_eq!(outcome.state, JobState::Refused);
+            outcome.message.expect("a message")
+        };
+        let unknown = message(recorded(&records, &job, &mut |_| ()));
+        assert!(unknown.contains("no record"), "{unknown}");
+        assert!(records.find(&job.id).expect("read").is_none());
+
+        carry_out(&records, &job, &mut executor, &mut |_| ()).expect("executed");
+        let known = recorded(&records, &job, &mut |_| ()).expect("an outcome");
+        assert_eq!(known, refused("not today"));
+        job.kind = JobKind::Reboot;
+        for outcome in [
+            recorded(&records, &job, &mut |_| ()),
+            carry_out(&records, &job, &mut executor, &mut |_| ()),
+        ] {
+            let other = message(outcome);
+            assert!(other.contains("`check`"), "{other}");
+        }
+        assert_eq!(executor.n_executed, 1);
     }
 }

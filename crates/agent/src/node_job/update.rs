@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use homestak_api::v1::node_job::{JobOutcome, JobResult, PackageUpdate, UpdateScope};
-use homestak_core::converge::FactScope;
+use homestak_core::converge::{FactScope, State};
 
 use super::reboot::{self, needs_reboot};
 use super::simulation::{Simulation, parse};
@@ -41,10 +41,14 @@ pub(super) fn update(
     })?;
     if job.options.dry_run {
         let simulation = simulate(scope)?;
+        let mut machine = Machine::default();
+        let before = machine.load_state()?;
+        let unfinished = is_unfinished(&mut machine, &before)?;
         let outcome = finished(simulation, output, |result| {
             result.changed = Some(false);
+            result.unfinished = unfinished.then_some(true);
         });
-        let has_packages = !outcome.result.packages.is_empty();
+        let has_packages = unfinished || !outcome.result.packages.is_empty();
         return Ok(JobOutcome {
             message: closed.filter(|_| has_packages),
             ..outcome
@@ -107,11 +111,16 @@ fn restart(
     reboot::restart_after(job, records, outcome, output)
 }
 
+/// Returns whether an earlier installation of packages is not complete.
+fn is_unfinished(machine: &mut Machine, before: &State) -> Result<bool, AgentError> {
+    Ok(before.in_packages || !machine.facts(&FactScope::default())?.dpkg_errors.is_empty())
+}
+
 /// Installs the newer versions. The caller holds the run lock.
 fn change(scope: UpdateScope, output: Output<'_>) -> Result<Simulation, AgentError> {
     let mut machine = Machine::default();
     let before = machine.load_state()?;
-    if before.in_packages || !machine.facts(&FactScope::default())?.dpkg_errors.is_empty() {
+    if is_unfinished(&mut machine, &before)? {
         output("finishing an interrupted installation of packages");
         packages::finish_interrupted(LOCK_WAIT)?;
     }

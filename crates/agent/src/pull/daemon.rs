@@ -86,7 +86,7 @@ pub(super) fn run(store: &Store) -> Result<u8, AgentError> {
         });
         let longest = current.unwrap_or(MAX_FIRST_PAUSE);
         let longest = longest.clamp(MAX_FIRST_PAUSE, DEFAULT_INTERVAL);
-        let mut refused = None;
+        let credentials = store.credentials();
         let pause = match done {
             Ok(report) if report.replaced => Duration::ZERO,
             Ok(report) => {
@@ -110,7 +110,6 @@ pub(super) fn run(store: &Store) -> Result<u8, AgentError> {
                 }
                 // The server would refuse requests for jobs too.
                 session = None;
-                refused = Some(store.credentials());
                 let pause = refused_pause(&mut refusals, current);
                 tracing::error!("{}; asking again in about {pause:?}", error.message());
                 pause
@@ -130,11 +129,9 @@ pub(super) fn run(store: &Store) -> Result<u8, AgentError> {
             }
         };
         let pause = random::around(pause);
-        // New credentials end the pause after a refusal: a driver has let this machine enrol again.
-        let is_over = || {
-            let is_new = |refused: &_| store.credentials() != *refused;
-            program.is_replaced() || refused.as_ref().is_some_and(is_new)
-        };
+        // New credentials end the pause: a driver has let this machine enrol again. The server may
+        // have refused the earlier ones since the pass, and requests for jobs with them.
+        let is_over = || program.is_replaced() || store.credentials() != credentials;
         jobs.pause(session.as_ref(), &run, pause, &is_over);
         if program.is_replaced() {
             tracing::info!("the program was replaced; exiting so that systemd starts the new one");

@@ -207,6 +207,9 @@ pub struct JobResult {
     /// Packages that were updated, or would be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub packages: Vec<PackageUpdate>,
+    /// Whether an earlier installation of packages is not complete: an update would complete it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<bool>,
     /// Whether the node must be restarted for an update to take effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reboot_needed: Option<bool>,

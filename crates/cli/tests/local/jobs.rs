@@ -306,6 +306,12 @@ fn a_node_that_is_configured_over_ssh_runs_jobs_there_and_none_twice() {
         "succeeded",
     );
     assert_eq!(again["outcome"], done["outcome"]);
+    for (kind, id) in [("update", "0".repeat(32)), ("reboot", id)] {
+        let line = format!("web {kind} --force --yes --ssh --id {id}");
+        let refused = job(&host, &line, 3, "refused");
+        let message = text(&refused["outcome"]["message"]);
+        assert!(message.contains("nothing was run"), "{refused}");
+    }
     host.inside("web", "test $(wc -l </srv/times) = 1").good();
 
     // Lines arrive while the job runs.
@@ -404,6 +410,20 @@ fn an_update_over_three_nodes_stops_at_one_that_does_not_come_back_healthy() {
     assert_eq!(states, ["up-to-date", "up-to-date", "updated"]);
     let (_, states) = update(&host, "--yes", 0);
     assert_eq!(states, ["up-to-date"; 3]);
+
+    // A package that cannot be configured: nothing newer is left to install, but the node is not up to
+    // date.
+    offer(&host, "a", ["2", "2.1"], "test -e /srv/fixed");
+    let (done, states) = update(&host, "--yes", 1);
+    assert_eq!(states, ["failed", "up-to-date", "up-to-date"], "{done}");
+    let (plan, states) = update(&host, "--dry-run", 0);
+    assert_eq!(states, ["planned", "up-to-date", "up-to-date"], "{plan}");
+    let message = text(&plan["nodes"][0]["message"]);
+    assert!(message.contains("not complete"), "{plan}");
+    host.inside("a", "sudo touch /srv/fixed").good();
+    let (done, states) = update(&host, "--yes", 0);
+    assert_eq!(states, ["updated", "up-to-date", "up-to-date"], "{done}");
+    assert_eq!(versions()[0], "2.1 installed");
 
     // One that claims to be updated.
     for node in ["a", "b", "c"] {

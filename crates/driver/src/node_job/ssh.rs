@@ -39,6 +39,7 @@ pub(super) async fn run(
         kind: request.kind,
         options: request.options.clone(),
         id: request.id.clone().unwrap_or_else(new_id),
+        is_known: request.id.is_some(),
         time_limit: request.time_limit,
         away: session.timeouts().of(Limit::Boot),
     };

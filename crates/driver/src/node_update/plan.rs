@@ -24,6 +24,9 @@ use crate::runs::RunSelector;
 
 /// How many nodes are asked at the same time.
 const ASKED: usize = 16;
+/// The message of a node whose packages are half installed.
+const UNFINISHED: &str =
+    "an earlier installation of packages is not complete; the update completes it";
 /// How long a node may take to report what it would update, in seconds: it fetches package lists.
 const PLAN_TIME: u64 = 600;
 
@@ -386,13 +389,16 @@ async fn ask(
                 entry.packages = outcome.result.packages;
                 entry.reboot_needed = outcome.result.reboot_needed;
                 let restarts = entry.reboot_needed == Some(true) && !request.no_reboot;
+                let unfinished = outcome.result.unfinished == Some(true);
                 if entry.state == NodeUpdateState::Updated {
-                    entry.state = match entry.packages.is_empty() && !restarts {
+                    let is_current = entry.packages.is_empty() && !restarts && !unfinished;
+                    entry.state = match is_current {
                         true => NodeUpdateState::UpToDate,
                         false => NodeUpdateState::Planned,
                     };
                 }
-                entry.message = outcome.message;
+                let unfinished = unfinished.then(|| UNFINISHED.to_owned());
+                entry.message = outcome.message.or(unfinished);
             }
             Err(error) => {
                 entry.state = match error.kind {

@@ -36,6 +36,8 @@ pub struct NodeJobCall {
     pub options: JobOptions,
     /// Its id.
     pub id: String,
+    /// Whether it was started earlier: its outcome is returned, and nothing is run.
+    pub is_known: bool,
     /// How many seconds it may take.
     pub time_limit: u64,
     /// For how long the node may be unreachable once it was reached, such as while it restarts.
@@ -200,6 +202,7 @@ fn command_line(call: &NodeJobCall) -> String {
         (call.options.force, "--force"),
         (call.options.dry_run, "--dry-run"),
         (call.options.no_reboot, "--no-reboot"),
+        (call.is_known, "--known"),
     ];
     let given = flags.iter().filter(|(is_given, _)| *is_given);
     words.extend(given.map(|(_, flag)| (*flag).to_owned()));
@@ -320,6 +323,7 @@ mod tests {
                 scope: Some(UpdateScope::Security),
             },
             id: "ab".repeat(16),
+            is_known: false,
             time_limit: 60,
             away: Duration::from_secs(1),
         };
