@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::listen::limited_as;
+use crate::listen::counted_address;
 
 /// The count at which attempts must wait. Typing errors, and a node whose token was just replaced, stay
 /// below it.
@@ -48,7 +48,7 @@ pub(crate) struct Throttle {
 impl ThrottleKey {
     /// Returns what failures of an address are counted by.
     pub(crate) fn of(address: IpAddr) -> Self {
-        Self::Address(limited_as(address))
+        Self::Address(counted_address(address))
     }
 }
 

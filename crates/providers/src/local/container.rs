@@ -236,21 +236,21 @@ pub(super) fn stop(group: &Cgroup, mode: StopMode) {
         for pid in processes.iter().filter(is_nspawn) {
             let _ = rustix::process::kill_process(*pid, Signal::TERM);
         }
-        if ended(group, timeout) {
+        if wait_until_ended(group, timeout) {
             return;
         }
     }
     // Repeated, because processes may fork in the meantime.
     for _ in 0..200 {
         group.kill();
-        if ended(group, POLL_INTERVAL) {
+        if wait_until_ended(group, POLL_INTERVAL) {
             return;
         }
     }
 }
 
 /// Waits until a node has no processes; returns whether it has none within a timeout.
-pub(super) fn ended(group: &Cgroup, timeout: Duration) -> bool {
+pub(super) fn wait_until_ended(group: &Cgroup, timeout: Duration) -> bool {
     let attempts = timeout.as_millis() / POLL_INTERVAL.as_millis();
     for attempt in 0..=attempts {
         if !group.is_alive() {
@@ -273,7 +273,7 @@ fn comm(pid: Pid) -> String {
 }
 
 /// Removes leftovers of a killed nspawn.
-pub(super) fn sweep(part: &str) {
+pub(super) fn remove_leftovers(part: &str) {
     for directory in ["propagate", "unix-export"] {
         let path = Path::new("/run/systemd/nspawn").join(directory).join(part);
         let _ = process::run(
@@ -285,7 +285,7 @@ pub(super) fn sweep(part: &str) {
 }
 
 /// Returns the names of containers with leftovers of nspawn.
-pub(super) fn traces(prefix: &str) -> Vec<String> {
+pub(super) fn leftover_names(prefix: &str) -> Vec<String> {
     let Ok(entries) = fs_err::read_dir("/run/systemd/nspawn/propagate") else {
         return Vec::new();
     };

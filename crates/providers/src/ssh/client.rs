@@ -181,7 +181,7 @@ impl Ssh {
             option("UpdateHostKeys", "no".into());
             option("CheckHostIP", "no".into());
             option("HashKnownHosts", "no".into());
-            option("IdentityFile", quoted(self.keyring.own_file()));
+            option("IdentityFile", quoted(self.keyring.driver_key_file()));
             // Otherwise the keys of an SSH agent are offered first, and the server may reject the
             // connection after too many of them.
             option("IdentitiesOnly", "yes".into());

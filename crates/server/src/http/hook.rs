@@ -36,7 +36,7 @@ pub(super) async fn receive(call: &mut Call<'_>, name: &str) -> Answer {
         let outcome = registry.accept_hook(&name, &id, &jobs)?;
         match outcome {
             HookOutcome::Accepted(added) => {
-                state.jobs.started(&added, keep)?;
+                state.jobs.announce_added(&added, keep)?;
                 tracing::info!(webhook = name, id, jobs = added.len(), "webhook accepted");
                 Ok(Ok(added.len()))
             }
