@@ -73,8 +73,8 @@ fn not_allowed(job: &NodeJob, records: &Records) -> Result<Option<String>, Agent
         return Ok(None);
     }
     let settings = run_settings()?;
-    if !settings.is_open()? {
-        return Ok(Some(settings.closed("restarts are")));
+    if !settings.is_in_window()? {
+        return Ok(Some(settings.window_message("restarts are")));
     }
     let last = records.limits()?.reboot;
     let is_recent = last.is_some_and(|last| !last.is_past(INTERVAL, TimePoint::now()));

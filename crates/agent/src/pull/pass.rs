@@ -24,7 +24,7 @@ const MAX_ETAG: usize = 128;
 pub(super) enum Apply {
     /// Always, because it was requested.
     Always,
-    /// When it is new, or was not applied completely. Otherwise the watch decides what is corrected.
+    /// If it is new, or was not applied completely. Drift from an applied spec is left to the watch.
     WhenPending,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct PassReport {
     pub(super) changed: bool,
     /// Whether a server received the report.
     pub(super) reported: bool,
-    /// Whether this program was replaced, and the spec is left to the other one.
+    /// Whether this program was replaced. The new program applies the spec.
     pub(super) replaced: bool,
 }
 
@@ -53,7 +53,7 @@ struct AcceptedSpec {
 }
 
 impl PassReport {
-    /// Nothing was done yet.
+    /// Returns a report without results.
     fn new(session: &Session<'_>, spec: &AcceptedSpec) -> Self {
         Self {
             spec: session.registration.identity.clone(),
@@ -70,14 +70,13 @@ impl PassReport {
 /// How a pass is carried out.
 pub(super) struct PassOptions<'a> {
     pub(super) apply: Apply,
-    /// The programs of this machine, if this one may be replaced.
+    /// The installed versions of this program; `None` if it must not be replaced now.
     pub(super) programs: Option<&'a mut Programs>,
-    /// Receives the steps.
+    /// Receives a line for each step.
     pub(super) output: Output<'a>,
 }
 
-/// Obtains the spec, applies it and reports, in a session of its own. Steps are printed if it was
-/// requested.
+/// Like [`pass_in`], in a new session. Prints the steps with [`Apply::Always`].
 pub(super) fn pass(
     store: &Store,
     node: &mut dyn Node,
@@ -98,8 +97,8 @@ pub(super) fn pass(
     pass_in(&mut session, node, &mut options)
 }
 
-/// Obtains the spec, applies it and reports. Before that, this program is replaced if another one is
-/// published: one that cannot apply the spec must not prevent its own replacement.
+/// Obtains the spec, applies it and reports. If another version of this program is published, the
+/// program is replaced before the spec is applied, because the spec may require the new version.
 pub(super) fn pass_in(
     session: &mut Session<'_>,
     node: &mut dyn Node,
@@ -145,12 +144,12 @@ pub(super) fn pass_in(
         }
         Err(error) => error,
     };
-    // That no server was reached is not reported.
+    // Not if the spec could not be fetched: a report would not reach a server either.
     if !matches!(error, AgentError::Fetch(_)) {
         reporter.failed(&error.message(), is_permanent(&error));
     }
-    // A spec that was accepted and not applied completely is applied without a server too, and when
-    // one refuses this machine.
+    // The last accepted spec is applied even if no server was reached or a server refuses this machine,
+    // unless it was applied completely before.
     if let Some(known) = known.filter(|_| is_pending) {
         let reporter = Reporter::new(&run, None);
         span.record("generation", known.generation);
@@ -178,7 +177,8 @@ fn known(session: &Session<'_>, node: &dyn Node) -> Option<AcceptedSpec> {
     })
 }
 
-/// Fetches the spec, verifies it and stores it. `None` if the server has none but the known one.
+/// Fetches the spec, verifies it and stores it. `None` if the server has no other spec than the one that
+/// was accepted last. `is_known`: whether that one is stored.
 fn fetch(
     session: &mut Session<'_>,
     node: &mut dyn Node,
@@ -186,7 +186,7 @@ fn fetch(
 ) -> Result<Option<AcceptedSpec>, AgentError> {
     let accepted = session.registration.accepted.as_ref();
     let etag = accepted.and_then(|accepted| accepted.etag.clone());
-    // A spec that is not stored is needed again.
+    // Without a tag the server sends the spec, which is needed if the last one is not stored.
     let etag = etag.filter(|tag| is_known && is_entity_tag(tag));
     let fetched = session.fetch(etag.as_deref())?;
     session.remove_token();
@@ -195,8 +195,10 @@ fn fetch(
         .transpose()
 }
 
-/// Returns whether a text is one entity tag. It is not signed: with `*` or a list of guesses, a
-/// compromised server could prevent that later specs are sent, also after it was repaired.
+/// Returns whether a text is exactly one entity tag.
+///
+/// Tags are not signed. `*`, or a list of guessed tags, would match later specs too: with one of them a
+/// compromised server could make this machine never receive another spec, even from an honest server.
 fn is_entity_tag(text: &str) -> bool {
     let tag = text.strip_prefix("W/").unwrap_or(text);
     let tag = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
@@ -215,7 +217,7 @@ fn accept(
     let statement = verified.map_err(|why| PullError::Statement { why, is_first })?;
     let text = String::from_utf8(fetched.body)
         .map_err(|_| FetchError::NoSpec(vec!["it is not UTF-8".to_owned()]))?;
-    // In this order: what is recorded as accepted is stored.
+    // Stored first, so that a spec that is recorded as accepted is always stored.
     node.store(&text)?;
     session.registration.accept(&statement, fetched.etag);
     session.save()?;
@@ -231,7 +233,7 @@ fn accept(
 fn finish(
     session: &mut Session<'_>,
     node: &mut dyn Node,
-    how: &mut PassOptions<'_>,
+    options: &mut PassOptions<'_>,
     spec: AcceptedSpec,
     mut reporter: Reporter,
 ) -> Result<PassReport, AgentError> {
@@ -240,7 +242,7 @@ fn finish(
     let report = PassReport::new(session, &spec);
     let reverted = session.registration.reverted.clone();
     let reverted = reverted.filter(|reverted| reverted.generation == spec.generation);
-    if how.apply == Apply::WhenPending {
+    if options.apply == Apply::WhenPending {
         match node.state(&spec.text) {
             NodeState::Applied { drift } => {
                 let reported = reporter.converged(false, drift);
@@ -259,14 +261,14 @@ fn finish(
     }
     let mut observer = ReportingObserver {
         reporter: &reporter,
-        output: &mut *how.output,
+        output: &mut *options.output,
         is_risky: false,
     };
-    let options = ConfirmOptions {
+    let confirm = ConfirmOptions {
         probe: session.probe(reporter.contact()),
         needs_server: reverted.is_some(),
     };
-    let done = node.converge(&name, spec.text, &mut observer, &options);
+    let done = node.converge(&name, spec.text, &mut observer, &confirm);
     let reporter = match observer.is_risky {
         true => reporter.reconnected(session.client().ok()),
         false => reporter,

@@ -401,7 +401,7 @@ impl Local {
         let group = self.group(vmid);
         container::stop(&group, halt);
         group.remove();
-        container::sweep(&self.instance.part(vmid));
+        container::remove_leftovers(&self.instance.part(vmid));
     }
 
     pub(super) fn destroy_node(&self, guest: &GuestRef) -> Result<(), PortError> {

@@ -225,7 +225,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
                 let _ = qmp.execute("system_powerdown", &Json::Null);
             }
             let turn = left.min(PRESS);
-            if container::ended(group, turn) {
+            if container::wait_until_ended(group, turn) {
                 return;
             }
             left = left.saturating_sub(turn);
@@ -234,7 +234,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
     // QEMU closes its disk properly, if it still can.
     if let Ok(mut qmp) = Qmp::open(directory) {
         let _ = qmp.execute("quit", &Json::Null);
-        container::ended(group, Duration::from_secs(1));
+        container::wait_until_ended(group, Duration::from_secs(1));
     }
     container::stop(group, StopMode::Now);
 }
