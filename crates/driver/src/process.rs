@@ -239,7 +239,9 @@ mod tests {
         // Not `getsid`: it is 0 where the session is of another PID namespace or of the first
         // process, which is no `Pid`.
         let own = fs_err::read_to_string("/proc/self/stat").expect("it is readable");
-        let own = own.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(3));
+        let own = own
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(3));
         let [session, user, groups, privileges] = lines[..] else {
             panic!("{output:?}");
         };

@@ -115,7 +115,9 @@ fn journal(instance: &str, node: &Value) -> String {
     let script = "systemctl --no-pager status 'homestak*'; systemctl list-jobs; \
                   journalctl --no-pager -n 200; ls -laR /usr/local/etc/homestak; ps -ef";
     let done = enter(instance, node, script);
-    done.map_or_else(String::new, |done| String::from_utf8_lossy(&done.stdout).into_owned())
+    done.map_or_else(String::new, |done| {
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    })
 }
 
 /// Starts a server that keeps the reports of all attempts of a node.
@@ -226,7 +228,10 @@ fn nodes_end_ready_and_converge_once_at_a_time_whatever_is_killed_meanwhile() {
     let failed = run.out.lines().filter(|line| line.contains(" failed "));
     let names: BTreeSet<&str> = failed.filter_map(|line| line.split(' ').next()).collect();
     for node in host.nodes() {
-        if node["name"].as_str().is_some_and(|name| names.contains(name)) {
+        if node["name"]
+            .as_str()
+            .is_some_and(|name| names.contains(name))
+        {
             println!("{}:\n{}", node["name"], journal(instance, &node));
         }
     }
