@@ -94,7 +94,11 @@ impl Executor for LocalExecutor {
             JobKind::Reboot => reboot::reboot(job, records, &mut line),
             JobKind::Collect => Ok(collect::collect(self.0)),
         };
-        let outcome = done.unwrap_or_else(|error| failed(error.message()));
+        let outcome = done.unwrap_or_else(|error| match error {
+            // Nothing was done: other changes are not complete yet.
+            AgentError::Busy | AgentError::AwaitingConfirmation(_) => refused(error.message()),
+            error => failed(error.message()),
+        });
         let outcome = match (process::is_exceeded(), outcome.state) {
             (true, JobState::Failed) => JobOutcome {
                 message: Some(format!(
@@ -225,17 +229,14 @@ fn time_zone() -> Result<TimeZone, AgentError> {
     }
 }
 
-/// Acquires the run lock, or returns why that is not possible: another run takes too long, or changes
-/// await confirmation.
-fn lock_for_changes() -> Result<Result<File, String>, AgentError> {
+/// Acquires the run lock. Fails if another run takes too long, or while changes await confirmation.
+fn lock_for_changes() -> Result<File, AgentError> {
     let begun = clock::instant();
     loop {
-        let error = match undo::lock() {
-            Err(error @ (AgentError::Busy | AgentError::AwaitingConfirmation(_))) => error,
-            lock => return lock.map(Ok),
-        };
-        if begun.elapsed() >= LOCK_TIMEOUT || process::is_exceeded() {
-            return Ok(Err(error.message()));
+        match undo::lock() {
+            Err(AgentError::Busy | AgentError::AwaitingConfirmation(_))
+                if begun.elapsed() < LOCK_TIMEOUT && !process::is_exceeded() => {}
+            lock => return lock,
         }
         clock::sleep(LOCK_PAUSE);
     }
@@ -268,10 +269,7 @@ fn converge_again(pulls: Pulls, output: Output<'_>) -> Result<JobOutcome, AgentE
             ..JobResult::default()
         }));
     }
-    let _lock = match lock_for_changes()? {
-        Ok(lock) => lock,
-        Err(why) => return Ok(failed(why)),
-    };
+    let _lock = lock_for_changes()?;
     let mut observer = StepOutput(output);
     let done = converge(spec::current(), PACKAGES_LOCK_WAIT, &mut observer)?;
     Ok(succeeded(JobResult {
@@ -339,6 +337,28 @@ mod tests {
         let outcome = limited(failed(format!("\u{1b}[2J{}", "x".repeat(5_000))));
         let message = outcome.message.expect("a message");
         assert!(message.len() < 4_100 && !message.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_job_is_refused_while_changes_await_confirmation_or_another_run_is_in_progress() {
+        let execute = |converge: fn(Output<'_>) -> Result<Pulled, AgentError>| {
+            let pulls = Pulls {
+                converge,
+                generation: |_| None,
+            };
+            let job = NodeJob {
+                id: "0123456789abcdef0123456789abcdef".to_owned(),
+                kind: JobKind::Converge,
+                options: JobOptions::default(),
+                time_limit: 60,
+            };
+            let outcome = LocalExecutor(pulls).execute(&job, &Records::default(), &mut |_| ());
+            outcome.state
+        };
+        let waiting = execute(|_| Err(AgentError::AwaitingConfirmation("pull-1".to_owned())));
+        assert_eq!(waiting, JobState::Refused);
+        assert_eq!(execute(|_| Err(AgentError::Busy)), JobState::Refused);
+        assert_eq!(execute(|_| Err(AgentError::Killed)), JobState::Failed);
     }
 
     #[test]

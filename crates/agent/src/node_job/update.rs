@@ -51,10 +51,7 @@ pub(super) fn update(
         });
     }
     let done = {
-        let _lock = match lock_for_changes()? {
-            Ok(lock) => lock,
-            Err(why) => return Ok(refused(why)),
-        };
+        let _lock = lock_for_changes()?;
         change(scope, output)
     };
     let outcome = match done {
