@@ -1,5 +1,6 @@
 //! One pass: obtain the spec, apply it, report.
 
+use homestak_api::signature::SignatureError;
 use homestak_api::v1::report::ReportState;
 use homestak_core::error::chain;
 
@@ -12,7 +13,7 @@ use super::session::Session;
 use super::store::Store;
 use super::update::Programs;
 use super::verify;
-use crate::error::{AgentError, FetchError, PullError};
+use crate::error::{AgentError, FetchError, PullError, StatementError};
 use crate::node_job::Output;
 use crate::{random, ui};
 
@@ -46,6 +47,7 @@ pub(super) struct PassReport {
 }
 
 /// A spec that was accepted.
+#[derive(Default)]
 struct AcceptedSpec {
     text: String,
     generation: u64,
@@ -98,7 +100,8 @@ pub(super) fn pass(
 }
 
 /// Obtains the spec, applies it and reports. If another version of this program is published, the
-/// program is replaced before the spec is applied, because the spec may require the new version.
+/// program is replaced before the spec is applied, because the spec may require the new version. It is
+/// also replaced if the site has signed a statement in a form that this program does not know.
 pub(super) fn pass_in(
     session: &mut Session<'_>,
     node: &mut dyn Node,
@@ -144,6 +147,14 @@ pub(super) fn pass_in(
         }
         Err(error) => error,
     };
+    // The program that the site published last may know the form of this statement.
+    let programs = options.programs.as_mut();
+    if is_unknown_form(&error) && programs.is_some_and(|programs| programs.update(session)) {
+        return Ok(PassReport {
+            replaced: true,
+            ..PassReport::new(session, &known.unwrap_or_default())
+        });
+    }
     // Not if the spec could not be fetched: a report would not reach a server either.
     if !matches!(error, AgentError::Fetch(_)) {
         reporter.failed(&error.message(), is_permanent(&error));
@@ -156,6 +167,14 @@ pub(super) fn pass_in(
         _ = finish(session, node, options, known, reporter);
     }
     Err(error)
+}
+
+/// Returns whether the site has signed a statement in a form that this program does not know.
+fn is_unknown_form(error: &AgentError) -> bool {
+    let AgentError::Pull(PullError::Statement { why, .. }) = error else {
+        return false;
+    };
+    *why == StatementError::Signature(SignatureError::Payload)
 }
 
 /// Obtains the spec and stores it, without applying it. Returns its text.
