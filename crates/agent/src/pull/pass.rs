@@ -164,7 +164,12 @@ pub(super) fn pass_in(
     if let Some(known) = known.filter(|_| is_pending) {
         let reporter = Reporter::new(&run, None);
         span.record("generation", known.generation);
-        _ = finish(session, node, options, known, reporter);
+        let applied = finish(session, node, options, known, reporter);
+        if let (Err(apply), AgentError::Fetch(fetch)) = (applied, &error) {
+            let fetch = chain(fetch);
+            let apply = Box::new(apply);
+            return Err(AgentError::NotFetchedNorApplied { fetch, apply });
+        }
     }
     Err(error)
 }
