@@ -188,22 +188,23 @@ fn check_webhook(catalog: &Catalog, run: &Spanned<Run>, diagnostics: &mut Diagno
     let secrets = catalog.secrets.as_ref();
     let auth = secrets.and_then(|secrets| secrets.value.as_ref()?.auth.as_ref());
     let known = auth.and_then(|auth| auth.webhooks.as_ref());
+    let hint = format!(
+        "write a secret under `auth.webhooks.{}` in `secrets.yaml`; `openssl rand -hex 32` creates one",
+        name.value
+    );
     let secret = known.and_then(|known| known.get(name.as_str()));
-    if secret.is_none_or(|secret| secret.expose().is_empty()) {
+    if secret.is_some_and(|secret| secret.expose().is_empty()) {
+        let message = format!("the secret of the webhook `{}` is empty", name.value);
+        diagnostics.push(Diagnostic::error(Code::Empty, name.span, message).hint(hint));
+    } else if secret.is_none() {
         let names = known.into_iter().flat_map(|known| known.keys());
-        let names = names
-            .map(String::as_str)
-            .filter(|known| *known != name.as_str());
+        let names = names.map(String::as_str);
         let diagnostic = dangling(
             Code::NoSuchWebhook,
             name.span,
             "secret of a webhook",
             name.as_str(),
             names,
-        );
-        let hint = format!(
-            "write a secret under `auth.webhooks.{}` in `secrets.yaml`; `openssl rand -hex 32` creates one",
-            name.value
         );
         let is_first = known.is_none_or(|known| known.is_empty());
         diagnostics.push(if is_first {
