@@ -390,7 +390,7 @@ impl WorkerInner {
             Ok(_) => status.and_then(|status| self.record_of(index, status)),
             // The node matches its spec except for the refused changes.
             Err(error) if error.class == ErrorClass::Partly && !undo => {
-                self.record_of(index, NodeStatus::Ready)
+                self.record_of(index, self.status_when_configured(index))
             }
             // A refused create has created nothing, so that the earlier record is still valid.
             Err(error) => earlier.filter(|_| error.class == ErrorClass::Refused),
@@ -429,15 +429,8 @@ impl WorkerInner {
                 known.map(|known| known.record.status)
             }
             (Direction::Forward, StepKind::Create) => Some(NodeStatus::Created),
-            // The node counts as ready only after its first-boot data, which may contain secrets, is
-            // removed.
-            (Direction::Forward, StepKind::Ready | StepKind::Configure)
-                if is_discarded(&self.plan.steps, index) =>
-            {
-                Some(NodeStatus::Created)
-            }
             (Direction::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
-                Some(NodeStatus::Ready)
+                Some(self.status_when_configured(index))
             }
             (Direction::Forward, StepKind::Stop)
                 if node.is_some_and(|node| node.wanted.is_some()) =>
@@ -449,6 +442,15 @@ impl WorkerInner {
                 Some(NodeStatus::Destroyed)
             }
             _ => None,
+        }
+    }
+
+    /// Returns the status of a node that is reachable or configured after a step. It counts as ready only
+    /// after its first-boot data, which may contain secrets, is removed.
+    fn status_when_configured(&self, index: usize) -> NodeStatus {
+        match is_discarded(&self.plan.steps, index) {
+            true => NodeStatus::Created,
+            false => NodeStatus::Ready,
         }
     }
 
