@@ -28,7 +28,12 @@ pub(super) fn socket(keys: &Path, alias: &str, endpoint: &[&str]) -> Option<Path
 
 /// Closes all shared connections to a guest; `timeout` applies to each.
 pub(super) fn close(keys: &Path, alias: &str, timeout: Duration) {
-    let Ok(entries) = fs_err::read_dir(directory(keys)) else {
+    let directory = directory(keys);
+    // Other users may have put something else in its place.
+    if require_private(&directory).is_err() {
+        return;
+    }
+    let Ok(entries) = fs_err::read_dir(&directory) else {
         return;
     };
     let prefix = format!("{}-", short_hash(&[alias]));
@@ -57,18 +62,21 @@ fn directory(keys: &Path) -> PathBuf {
 fn create_private(directory: &Path) -> io::Result<()> {
     let created = std::fs::DirBuilder::new().mode(0o700).create(directory);
     match created {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let found = fs_err::symlink_metadata(directory)?;
-            let ours = found.uid() == rustix::process::geteuid().as_raw();
-            if found.is_dir() && ours && found.mode() & 0o077 == 0 {
-                return Ok(());
-            }
-            Err(io::Error::other(
-                "it belongs to another user, or others can access it",
-            ))
-        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => require_private(directory),
         created => created,
     }
+}
+
+/// Verifies that a directory exists that only the current user can access.
+fn require_private(directory: &Path) -> io::Result<()> {
+    let found = fs_err::symlink_metadata(directory)?;
+    let ours = found.uid() == rustix::process::geteuid().as_raw();
+    if found.is_dir() && ours && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "it belongs to another user, or others can access it",
+    ))
 }
 
 /// Returns a hash of texts as sixteen hexadecimal digits.
@@ -106,5 +114,23 @@ mod tests {
         let open = std::fs::Permissions::from_mode(0o777);
         fs_err::set_permissions(&shared, open).expect("changed");
         assert_eq!(socket(directory.path(), "a", &["b"]), None);
+    }
+
+    #[test]
+    fn nothing_is_closed_or_removed_in_a_public_directory() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let keys = tempfile::tempdir().expect("a directory");
+        let socket = socket(keys.path(), "a", &["b"]).expect("a path");
+        fs_err::write(&socket, "").expect("written");
+        let set_mode = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            fs_err::set_permissions(keys.path().join("shared"), mode).expect("changed");
+        };
+        set_mode(0o777);
+        close(keys.path(), "a", Duration::from_secs(10));
+        assert!(socket.exists());
+        set_mode(0o700);
+        close(keys.path(), "a", Duration::from_secs(10));
+        assert!(!socket.exists());
     }
 }
