@@ -151,8 +151,8 @@ async fn a_partly_refused_node_is_ready_only_after_its_first_boot_data_was_remov
             let step = entry.step.as_ref().map(|step| step.as_str());
             step.is_some_and(|step| step.starts_with(kind.name()))
         });
-        let records = entries.filter_map(|entry| entry.record.as_ref());
-        records.last().map(|record| record.status)
+        let mut records = entries.filter_map(|entry| entry.record.as_ref());
+        records.next_back().map(|record| record.status)
     };
     let after = [StepKind::Configure, StepKind::Discard].map(status_after);
     assert_eq!(after, [NodeStatus::Created, NodeStatus::Ready].map(Some));
