@@ -119,7 +119,7 @@ impl Local {
             Leftover::Cgroup(part) => {
                 let group =
                     cgroup::Cgroup::new(self.hierarchies.clone(), self.instance.name(), part);
-                container::stop(&group, StopMode::Now);
+                container::stop(&group, StopMode::Now)?;
                 group.remove();
                 Ok(())
             }

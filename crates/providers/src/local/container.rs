@@ -3,11 +3,12 @@
 //! Mounts exist only in the mount namespace of the node, so that the kernel removes them when its
 //! processes have ended.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use homestak_engine::ports::{PortError, StopMode};
+use homestak_engine::ports::{ErrorClass, PortError, StopMode};
 use rustix::process::{Pid, Signal};
 
 use super::cgroup::{Cgroup, ResourceLimits};
@@ -24,6 +25,8 @@ const SUPERVISOR: &str = concat!(include_str!("idmap.sh"), include_str!("contain
 const PID_NAMESPACES: usize = 2;
 /// The polling interval for the end of a node.
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
+/// How often processes are killed until stopping fails: for 6 seconds.
+const KILL_ATTEMPTS: u32 = 200;
 /// Arguments that allow a node to run other nodes: capabilities and system calls.
 const HOSTING_ARGUMENTS: [&str; 2] = [
     "--capability=all",
@@ -32,6 +35,11 @@ const HOSTING_ARGUMENTS: [&str; 2] = [
 
 /// Capabilities that nspawn gives by default, and that nodes without guests do not have.
 const DROPPED_CAPABILITIES: &str = "CAP_MKNOD,CAP_DAC_READ_SEARCH";
+
+/// Where nspawn has directories for each container.
+const NSPAWN: &str = "/run/systemd/nspawn";
+/// The ones that have one directory for each container. A killed nspawn leaves them.
+const NSPAWN_DIRECTORIES: [&str; 2] = ["propagate", "unix-export"];
 
 /// How many files `/tmp` and `/dev/shm` may each contain for each MiB of a node's memory. A file takes
 /// about 1 KiB of memory.
@@ -227,8 +235,8 @@ fn own_namespace_depth() -> usize {
     line.map_or(1, |line| line.split_whitespace().count())
 }
 
-/// Stops a node.
-pub(super) fn stop(group: &Cgroup, mode: StopMode) {
+/// Stops a node. Fails with `Busy` if processes of it remain.
+pub(super) fn stop(group: &Cgroup, mode: StopMode) -> Result<(), PortError> {
     if let StopMode::Graceful(timeout) = mode {
         let is_nspawn = |pid: &&Pid| comm(**pid) == "systemd-nspawn";
         let processes = group.processes();
@@ -237,16 +245,37 @@ pub(super) fn stop(group: &Cgroup, mode: StopMode) {
             let _ = rustix::process::kill_process(*pid, Signal::TERM);
         }
         if wait_until_ended(group, timeout) {
-            return;
+            return Ok(());
         }
     }
-    // Repeated, because processes may fork in the meantime.
-    for _ in 0..200 {
-        group.kill();
+    end(group, KILL_ATTEMPTS, Cgroup::kill)
+}
+
+/// Kills the processes of a node. Repeated, because processes may fork in the meantime.
+fn end(group: &Cgroup, attempts: u32, kill: impl Fn(&Cgroup)) -> Result<(), PortError> {
+    for _ in 0..attempts {
+        kill(group);
         if wait_until_ended(group, POLL_INTERVAL) {
-            return;
+            return Ok(());
         }
     }
+    let remaining: Vec<String> = group
+        .processes()
+        .into_iter()
+        .map(|pid| format!("{} ({})", pid.as_raw_nonzero(), comm(pid)))
+        .collect();
+    let detail = match remaining.is_empty() {
+        true => "processes may remain: its control groups cannot be read".to_owned(),
+        false => format!("processes survived SIGKILL: {}", remaining.join(", ")),
+    };
+    Err(PortError {
+        class: ErrorClass::Busy,
+        ..PortError::refused(
+            "stop a node",
+            detail,
+            "they may wait for a device: try again later, or restart this machine",
+        )
+    })
 }
 
 /// Waits until a node has no processes; returns whether it has none within a timeout.
@@ -274,8 +303,8 @@ fn comm(pid: Pid) -> String {
 
 /// Removes leftovers of a killed nspawn.
 pub(super) fn remove_leftovers(part: &str) {
-    for directory in ["propagate", "unix-export"] {
-        let path = Path::new("/run/systemd/nspawn").join(directory).join(part);
+    for directory in NSPAWN_DIRECTORIES {
+        let path = Path::new(NSPAWN).join(directory).join(part);
         let _ = process::run(
             "umount",
             &["--quiet", "--recursive", &path.to_string_lossy()],
@@ -285,11 +314,16 @@ pub(super) fn remove_leftovers(part: &str) {
 }
 
 /// Returns the names of containers with leftovers of nspawn.
-pub(super) fn leftover_names(prefix: &str) -> Vec<String> {
-    let Ok(entries) = fs_err::read_dir("/run/systemd/nspawn/propagate") else {
-        return Vec::new();
-    };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+pub(super) fn leftover_names(prefix: &str) -> BTreeSet<String> {
+    names_in(Path::new(NSPAWN), prefix)
+}
+
+fn names_in(nspawn: &Path, prefix: &str) -> BTreeSet<String> {
+    let directories = NSPAWN_DIRECTORIES.iter();
+    let entries = directories.filter_map(|name| fs_err::read_dir(nspawn.join(name)).ok());
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
@@ -302,4 +336,50 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
         .mode(0o600)
         .open(path)?;
     std::io::Write::write_all(&mut file, text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cgroup::Hierarchies;
+    use super::*;
+
+    #[test]
+    fn leftovers_in_every_directory_of_nspawn_are_found_once() {
+        let nspawn = tempfile::tempdir().expect("a directory");
+        for path in [
+            "propagate/hs-a-100",
+            "propagate/hs-a-101",
+            "propagate/other",
+            "unix-export/hs-a-101",
+            "unix-export/hs-a-102",
+        ] {
+            fs_err::create_dir_all(nspawn.path().join(path)).expect("created");
+        }
+        let found = names_in(nspawn.path(), "hs-a-");
+        let expected = ["hs-a-100", "hs-a-101", "hs-a-102"].map(str::to_owned);
+        assert_eq!(found, expected.into());
+        assert!(names_in(&nspawn.path().join("none"), "hs-a-").is_empty());
+    }
+
+    #[test]
+    fn processes_that_survive_the_kill_are_an_error() {
+        let top = tempfile::tempdir().expect("a directory");
+        let hierarchies = Hierarchies {
+            unified: Some(top.path().to_owned()),
+            ..Hierarchies::default()
+        };
+        let group = Cgroup::new(hierarchies, "a", "hs-a-100");
+        let has_no_effect = |_: &Cgroup| ();
+        assert!(end(&group, 2, has_no_effect).is_ok(), "there are none");
+        let path = top.path().join("homestak-a/hs-a-100");
+        fs_err::create_dir_all(&path).expect("created");
+        let own = std::process::id();
+        fs_err::write(path.join("cgroup.procs"), format!("{own}\n")).expect("written");
+        let error = end(&group, 2, has_no_effect).expect_err("it is alive");
+        assert!(
+            error.detail.contains(&format!("SIGKILL: {own} (")),
+            "{error:?}"
+        );
+        assert_eq!(error.class, ErrorClass::Busy);
+    }
 }

@@ -216,7 +216,7 @@ impl MachineStarter<'_> {
 }
 
 /// Stops a machine: ACPI shutdown first, then power off.
-pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
+pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) -> Result<(), PortError> {
     if let StopMode::Graceful(patience) = halt {
         let mut left = patience;
         while !left.is_zero() {
@@ -226,7 +226,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
             }
             let turn = left.min(PRESS);
             if container::wait_until_ended(group, turn) {
-                return;
+                return Ok(());
             }
             left = left.saturating_sub(turn);
         }
@@ -236,7 +236,7 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
         let _ = qmp.execute("quit", &Json::Null);
         container::wait_until_ended(group, Duration::from_secs(1));
     }
-    container::stop(group, StopMode::Now);
+    container::stop(group, StopMode::Now)
 }
 
 /// Removes the first-boot data: the CD is ejected and deleted.
