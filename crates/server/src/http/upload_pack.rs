@@ -2,14 +2,16 @@
 //!
 //! Flow: a client lists references and requests objects. Each request is the input of a new process,
 //! whose output is streamed to the client.
-//! Guarantees: only published copies are read; memory, time and the number of processes are limited; a
-//! process is killed when its client disconnects or the server stops.
+//! Guarantees: only published copies are read; memory, time and the number of processes are limited, also
+//! of each address; a process is killed when its client disconnects or the server stops.
 //! Assumptions: git parses its own protocol, and exits with an error code if a request is malformed.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -25,6 +27,7 @@ use tracing::Instrument as _;
 use super::repo::{find, permit, set_type};
 use super::{Answer, Call};
 use crate::body::Body;
+use crate::listen::counted_address;
 use crate::process::{NOT_RUN, upload_pack};
 use crate::refusal::Refusal;
 
@@ -38,6 +41,9 @@ const PREFIX: &[u8] = b"001e# service=git-upload-pack\n0000";
 
 /// How many requests are processed at the same time. Others wait, at most until the timeout of requests.
 const MAX_PROCESSES: usize = 8;
+/// How many of them may be from one address. A process runs until its client has read its output, so
+/// slow clients of one address must not delay those of others.
+const MAX_PROCESSES_OF_ADDRESS: usize = MAX_PROCESSES / 2;
 /// The largest decoded request, in bytes. git sends larger ones without a length (`http.postBuffer`).
 const MAX_REQUEST: usize = 1 << 20;
 /// How long a process may run.
@@ -49,13 +55,31 @@ const BUFFERED_CHUNKS: usize = 4;
 
 static RUNNING: LazyLock<Arc<Semaphore>> =
     LazyLock::new(|| Arc::new(Semaphore::new(MAX_PROCESSES)));
+/// The permits of each address that has requests.
+static BY_ADDRESS: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>> = Mutex::new(BTreeMap::new());
+
+/// What a process holds while it runs: a permit of its address, and one of all.
+type Permits = [OwnedSemaphorePermit; 2];
+
+async fn permits(call: &Call<'_>) -> Result<Permits, Refusal> {
+    let of_address = {
+        let mut all = BY_ADDRESS.lock().unwrap_or_else(PoisonError::into_inner);
+        // Permits, and requests that wait for one, have references too.
+        all.retain(|_, permits| Arc::strong_count(permits) > 1);
+        let new = || Arc::new(Semaphore::new(MAX_PROCESSES_OF_ADDRESS));
+        let address = counted_address(call.peer.address);
+        Arc::clone(all.entry(address).or_insert_with(new))
+    };
+    // In this order, so that an address which has its share does not wait in front of others.
+    Ok([permit(&of_address).await?, permit(&RUNNING).await?])
+}
 
 /// `GET /{repo}.git/info/refs?service=git-upload-pack`
 pub(super) async fn advertise(call: &Call<'_>, copy: &Path) -> Answer {
-    let permit = permit(&RUNNING).await?;
+    let permits = permits(call).await?;
     let protocol = protocol(&call.head.headers);
     let command = upload_pack(copy, protocol, &["--http-backend-info-refs"]);
-    let (first, rest) = run(command, Bytes::new(), permit).await.map_err(|error| {
+    let (first, rest) = run(command, Bytes::new(), permits).await.map_err(|error| {
         if error.kind() == io::ErrorKind::InvalidInput {
             tracing::error!(copy = %copy.display(), "git cannot read a copy of a repository");
         }
@@ -73,11 +97,11 @@ pub(super) async fn post(call: &mut Call<'_>, path: &str) -> Answer {
     let copy = find(call, path)?.copy();
     call.require_type(REQUEST)?;
     // Acquired before the body is read, because the body is in memory until the process ends.
-    let permit = permit(&RUNNING).await?;
+    let permits = permits(call).await?;
     let body = call.bytes_up_to(MAX_REQUEST).await?.freeze();
     let input = decoded(&call.head.headers, body)?;
     let command = upload_pack(&copy, protocol(&call.head.headers), &[]);
-    let (first, rest) = run(command, input, permit)
+    let (first, rest) = run(command, input, permits)
         .await
         .map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput => Refusal::malformed("git cannot process the request"),
@@ -124,12 +148,12 @@ fn response(kind: &'static str, first: Bytes, rest: Receiver<io::Result<Bytes>>)
 async fn run(
     command: Command,
     input: Bytes,
-    permit: OwnedSemaphorePermit,
+    permits: Permits,
 ) -> io::Result<(Bytes, Receiver<io::Result<Bytes>>)> {
     let (to, mut from) = mpsc::channel(BUFFERED_CHUNKS);
     // Cancel safety: the thread kills the process when the receiver is dropped.
     let work = run_blocking(move || {
-        let _permit = permit;
+        let _permits = permits;
         process(command, &input, &to);
     });
     let work = async { work.await.unwrap_or_default() };
