@@ -1,7 +1,9 @@
 //! Limits authentication failures by address and by token.
 //!
 //! A leaky bucket for each key: failures are counted, and the count decreases with time. Memory is
-//! bounded: when there are too many keys, those with the fewest failures are forgotten.
+//! bounded: when there are too many keys, those with the fewest failures are forgotten. If all of them
+//! must wait, a new key replaces the one with the lowest count and takes over its count, so that no
+//! key has fewer failures counted than it had.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -76,6 +78,7 @@ impl Throttle {
     /// Records a failure.
     pub(crate) fn fail(&self, key: ThrottleKey, now: Timestamp) {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = buckets.get(&key).map_or(0.0, |bucket| bucket.count(now));
         if buckets.len() >= MAX_KEYS && !buckets.contains_key(&key) {
             buckets.retain(|_, bucket| bucket.count(now) >= 1.0);
             if buckets.len() >= MAX_KEYS {
@@ -83,11 +86,16 @@ impl Throttle {
                 buckets.retain(|_, bucket| bucket.count(now) >= MAX_FAILURES);
             }
             if buckets.len() >= MAX_KEYS {
-                // All of them must wait, so that there is no memory for another one.
-                return;
+                // All of them must wait.
+                let counts = buckets
+                    .iter()
+                    .map(|(key, bucket)| (*key, bucket.count(now)));
+                if let Some((least, count)) = counts.min_by(|a, b| a.1.total_cmp(&b.1)) {
+                    buckets.remove(&least);
+                    failures = count;
+                }
             }
         }
-        let failures = buckets.get(&key).map_or(0.0, |bucket| bucket.count(now));
         let bucket = Bucket {
             // Attempts that are processed at the same time may exceed the limit; they do not make the
             // wait longer.
@@ -132,6 +140,36 @@ mod tests {
         }
         assert!(throttle.wait(key(11), at(0)).is_some());
         assert_eq!(throttle.wait(key(100), at(0)), None);
+    }
+
+    #[test]
+    fn other_keys_are_throttled_too_while_memory_is_full_of_throttled_ones() {
+        let throttle = Throttle::default();
+        for n in 0..MAX_KEYS {
+            for _ in 0..11 {
+                throttle.fail(throttle.token(&n.to_string()), at(0));
+            }
+        }
+        let others = ["a", "b"].map(|name| throttle.token(name));
+        assert!(
+            others
+                .iter()
+                .all(|key| throttle.wait(*key, at(0)).is_none())
+        );
+        for key in others {
+            throttle.fail(key, at(0));
+        }
+        assert!(
+            others
+                .iter()
+                .all(|key| throttle.wait(*key, at(0)).is_some())
+        );
+        assert_eq!(throttle.buckets.lock().expect("free").len(), MAX_KEYS);
+        assert!(
+            others
+                .iter()
+                .all(|key| throttle.wait(*key, at(60)).is_none())
+        );
     }
 
     #[test]
