@@ -63,7 +63,8 @@ pub(super) async fn revoke(call: &mut Call<'_>, uuid: &str) -> Answer {
         state.jobs.cancel_of(&guest, at)?;
         Ok(revoked)
     });
-    let revoked = revoked.await?.ok_or_else(Refusal::internal)?;
+    // Its spec may have been withdrawn in the meantime.
+    let revoked = revoked.await?.ok_or_else(missing)?;
     let answer = status(app, &revoked);
     tracing::info!(operator, node = answer.name, uuid, "node revoked");
     Ok(json(StatusCode::OK, &answer))
@@ -100,8 +101,11 @@ pub(super) fn find_or_expected(app: &App, uuid: &str) -> Result<(), Refusal> {
 
 /// Returns the entry of a node.
 pub(super) fn find(app: &App, uuid: &str) -> Result<Arc<NodeEntry>, Refusal> {
-    let missing = || Refusal::new(StatusCode::NOT_FOUND, "E200", "no node has this UUID");
     app.nodes.by_uuid(uuid).ok_or_else(missing)
+}
+
+fn missing() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "E200", "no node has this UUID")
 }
 
 /// Returns the status of a node that has an entry.
