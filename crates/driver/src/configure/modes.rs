@@ -144,10 +144,8 @@ impl SiteConfigurer {
 
     /// Returns whether a node fetches its spec by itself, so that the driver need not log in.
     async fn fetches(&self, node: &ConfigTarget) -> Result<bool, DriverError> {
-        match node.mode_before {
-            Some(before) => Ok(before == Mode::Pull),
-            // The first boot starts the agent.
-            None if node.is_new => Ok(true),
+        match fetches_by_record(node) {
+            Some(fetches) => Ok(fetches),
             None => {
                 let client = self.server.client().await?;
                 // An error for a node that was revoked.
@@ -310,6 +308,38 @@ impl SiteConfigurer {
             address,
             gateway,
             is_local: self.session.catalog.traits_of(host).is_this_machine,
+        }
+    }
+}
+
+/// Returns whether a node fetches its spec by itself, if its record and the plan show that.
+fn fetches_by_record(node: &ConfigTarget) -> Option<bool> {
+    match node.mode_before {
+        Some(before) => Some(before == Mode::Pull),
+        // The first boot starts the agent. A guest that an interrupted run left may have first-boot data
+        // for another mode.
+        None => node.is_created.then_some(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::node;
+    use super::*;
+
+    #[test]
+    fn a_guest_that_an_interrupted_run_left_is_not_assumed_to_fetch_its_spec() {
+        let mut left = node(true);
+        assert_eq!(fetches_by_record(&left), None);
+        left.is_created = true;
+        assert_eq!(fetches_by_record(&left), Some(true));
+        for (mode, fetches) in [
+            (Mode::Pull, true),
+            (Mode::Push, false),
+            (Mode::Hybrid, false),
+        ] {
+            left.mode_before = Some(mode);
+            assert_eq!(fetches_by_record(&left), Some(fetches));
         }
     }
 }
