@@ -57,6 +57,10 @@ pub(super) fn run(args: &NodeUpdateArgs, settings: &Settings, printer: &Printer)
             printer,
         );
         if done.await?.is_none() {
+            staged.abort();
+            if printer.output.json {
+                printer.json(&kind::NODE_UPDATE, &staged.output(false));
+            }
             printer.message(
                 "Aborted. Nodes that were being updated continue on their own; the same command again continues the update.",
             );
