@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use homestak_core::converge::{
-    Change, ConvergeStep, Decision, FactScope, Facts, Handling, Managed, Resource, State, UndoPlan,
-    decide,
+    Change, ConvergeStep, Decision, FactScope, Facts, Handling, KEY_FILES, Managed, Resource,
+    State, UndoPlan, UserFact, decide,
 };
 
 use crate::error::AgentError;
@@ -276,12 +276,8 @@ fn verify(
         if open.iter().all(|change| is_users(system, change)) {
             let skipped = system.skipped();
             for change in open {
-                let path = skipped
-                    .keys()
-                    .find(|path| change.id.contains(path.as_str()));
-                let why = path.map_or("it was changed while it was written", |path| {
-                    skipped[path].as_str()
-                });
+                let why = files_of(change, &facts).find_map(|path| skipped.get(&path));
+                let why = why.map_or("it was changed while it was written", String::as_str);
                 seen.refused.insert(change.id.clone(), why.to_owned());
             }
             return Ok(seen);
@@ -299,6 +295,18 @@ fn verify(
         }
         system.wait();
     }
+}
+
+/// Returns the files that correcting a difference writes.
+fn files_of(change: &Change, facts: &Facts) -> impl Iterator<Item = String> {
+    let (file, user) = match change.resource.split_once(':') {
+        Some(("file", path)) => (Some(path.to_owned()), None),
+        Some(("keys", name)) => (None, facts.users.get(name)),
+        _ => (None, None),
+    };
+    let of_user = |user: &UserFact| KEY_FILES.map(|name| format!("{}/{name}", user.home));
+    file.into_iter()
+        .chain(user.map(of_user).into_iter().flatten())
 }
 
 /// Returns whether a user can change the file of a difference at any time.

@@ -1,7 +1,7 @@
-//! Applies a spec to this machine: observe, decide, change, have it confirmed, write the marker.
+//! Applies a spec to this machine: observe, decide, change, wait for confirmation, write the marker.
 //!
-//! The caller holds the run lock (`undo::lock`) from before the observation until the marker is
-//! written.
+//! The caller acquires the run lock (`undo::lock`) before the observation, and holds it until the marker
+//! is written.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::spec::{self, Spec};
 use crate::system::Machine;
 use crate::{clock, state};
 
-/// Returns the differences from a spec, and how the watch handles each. Ignored fields are in neither.
+/// Returns the decision for a spec, and its differences with how the watch handles each. Both are without
+/// the differences that the policy ignores.
 pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError> {
     let Observation { mut decision, .. } = apply::observe(&Machine::default(), &spec.wanted)?;
     let shown = spec.policy.annotate(&decision.changes);
@@ -24,8 +25,8 @@ pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError
     Ok((decision, shown))
 }
 
-/// Returns how a spec changes the settings of the agent itself. No resource has them, so a spec that
-/// changes nothing else would not be applied.
+/// Returns how a spec changes the settings of the agent itself. They are not resources: without these
+/// changes, a spec that differs only in them would count as applied.
 pub(crate) fn changed_settings(spec: &Spec) -> Vec<Change> {
     let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
     let applied = spec::current().ok().and_then(|spec| parsed(&spec.text));
@@ -34,9 +35,10 @@ pub(crate) fn changed_settings(spec: &Spec) -> Vec<Change> {
     };
     let resource = "agent:settings";
     let changed = ["run", "config/converge"].into_iter().filter_map(|field| {
-        let value = |of: &Value| of.pointer(&format!("/{field}")).cloned();
+        let value = |spec: &Value| spec.pointer(&format!("/{field}")).cloned();
         let (old, new) = (value(&old), value(&new));
-        let shown = |of: Option<Value>| of.map_or("absent".to_owned(), |value| value.to_string());
+        let shown =
+            |value: Option<Value>| value.map_or("absent".to_owned(), |value| value.to_string());
         (old != new).then(|| Change {
             id: format!("{resource}/{field}"),
             resource: resource.to_owned(),
@@ -60,13 +62,13 @@ pub(crate) struct ConvergeReport {
 }
 
 impl ConvergeReport {
-    /// Returns the result of a job that ended well.
+    /// Returns the result for a job that succeeded.
     pub(crate) fn result(self) -> Value {
         serde_json::to_value(self.body).unwrap_or_default()
     }
 }
 
-/// Applies a spec and writes the marker.
+/// Applies a spec, and writes the marker of success or failure.
 pub(crate) fn converge(
     spec: Result<Spec, AgentError>,
     lock_wait: u64,
@@ -85,13 +87,13 @@ pub(crate) fn converge(
     };
     done.map_err(|error| {
         let error = observer.failed(error);
-        // The first error is the one to report.
+        // An error of the marker is ignored: this one is reported.
         _ = state::fail(&error, &name);
         error
     })
 }
 
-/// Applies a spec to an observed machine.
+/// Applies a spec to an observed machine, and writes the marker of success.
 pub(crate) fn finish(
     spec: &Spec,
     observation: Observation,
@@ -151,9 +153,11 @@ pub(crate) fn mark_complete(spec: &Spec) -> Result<ResourceCounts, AgentError> {
     Ok(counts)
 }
 
-/// Counts what markers and results report.
+/// Counts the resources that markers and results report.
 fn counts(wanted: &[Resource]) -> ResourceCounts {
-    let count = |is: &dyn Fn(&Resource) -> bool| wanted.iter().filter(|one| is(one)).count();
+    let count = |is_counted: &dyn Fn(&Resource) -> bool| {
+        wanted.iter().filter(|one| is_counted(one)).count()
+    };
     ResourceCounts {
         packages: count(&|one| matches!(one, Resource::Package { .. })),
         services_enabled: count(&|one| matches!(one, Resource::Service { enabled: true, .. })),

@@ -116,7 +116,7 @@ fn what_a_trigger_needs_must_be_there() {
         ("{trigger: webhook, webhook: ''}", "SK0209"),
         ("{trigger: webhook, webhook: ../x}", "SK0209"),
         ("{trigger: webhook, webhook: deplox}", "SK0316"),
-        ("{trigger: webhook, webhook: empty}", "SK0316"),
+        ("{trigger: webhook, webhook: empty}", "SK0208"),
         ("{trigger: git}", "SK0203"),
         ("{trigger: git, repo: 'ext::sh'}", "SK0207"),
         ("{trigger: git, repo: -x}", "SK0207"),
@@ -269,4 +269,12 @@ fn a_manifest_updates_one_node_at_a_time_unless_it_sets_another_number() {
         let catalog = site("{}", "push", &format!("{{updates: {{at_once: {wrong}}}}}"));
         assert!(validate(&catalog).errors() > 0, "{wrong}");
     }
+}
+
+#[test]
+fn an_empty_secret_of_a_webhook_is_reported_as_empty() {
+    let found = validate(&site("{trigger: webhook, webhook: empty}", "pull", "{}"));
+    let mut messages = found.iter().map(|one| one.message.as_str());
+    let expected = "the secret of the webhook `empty` is empty";
+    assert!(messages.any(|message| message == expected), "{found:?}");
 }

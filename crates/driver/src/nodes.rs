@@ -281,7 +281,7 @@ pub fn connection(
         address,
         user,
         known_hosts: keyring.known_hosts().display().to_string(),
-        key: format!("{}.pub", keyring.own_file().display()),
+        key: format!("{}.pub", keyring.driver_key_file().display()),
     };
     if trust == HostKeyPolicy::Pinned && !keyring.is_pinned(uuid).map_err(failed)? {
         return Err(connection.driver_error(&SshError::HostKeyUnknown));

@@ -40,7 +40,7 @@ pub async fn rebuild(
     let hosts = asked(driver, settings, which)?;
     let mut summary = RebuildReport {
         // Checked before a key is created.
-        had_key: driver.keyring.own_file().exists(),
+        had_key: driver.keyring.driver_key_file().exists(),
         ..RebuildReport::default()
     };
     for name in &manifests {

@@ -473,6 +473,8 @@ pub struct ConfigTarget {
     pub config: ConfigPlan,
     /// Whether it may be on its first boot, when its user may not exist yet.
     pub is_new: bool,
+    /// Whether this run creates it, so that its first-boot data is for the mode of the plan.
+    pub is_created: bool,
     /// The mode in which it was configured last, if that is recorded.
     pub mode_before: Option<Mode>,
 }
@@ -485,6 +487,7 @@ impl ConfigTarget {
         guest: GuestUuid,
         address: IpAddr,
     ) -> Option<Self> {
+        let is_created = matches!(node.action, Action::Create | Action::Replace);
         Some(Self {
             manifest: manifest.to_owned(),
             node: node.name.clone(),
@@ -494,7 +497,8 @@ impl ConfigTarget {
             ports: ssh_ports(node, Some(config)),
             wanted: node.wanted.clone()?,
             config: config.clone(),
-            is_new: matches!(node.action, Action::Create | Action::Replace)
+            is_created,
+            is_new: is_created
                 || node
                     .found
                     .as_ref()

@@ -50,7 +50,7 @@ fn a_key_is_created_once_and_private() {
     assert!(one == again && one != other);
     let ring = directory.path().join("state/ssh");
     let private = ring.join("host-keys").join(guest(1).as_str());
-    for file in [keyring.own_file(), private.clone()] {
+    for file in [keyring.driver_key_file(), private.clone()] {
         let mode = fs_err::metadata(&file).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());
     }
@@ -132,10 +132,10 @@ fn a_truncated_key_is_recreated() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     keyring.driver_key().expect("created");
-    let whole = fs_err::read_to_string(keyring.own_file()).expect("text");
-    fs_err::write(keyring.own_file(), &whole[..80]).expect("cut");
+    let whole = fs_err::read_to_string(keyring.driver_key_file()).expect("text");
+    fs_err::write(keyring.driver_key_file(), &whole[..80]).expect("cut");
     let own = keyring.driver_key().expect("recreated");
-    let file = keyring.own_file();
+    let file = keyring.driver_key_file();
     let public = ssh_keygen(&["-y", "-f", file.to_str().expect("text")]);
     assert_eq!(public.trim(), own);
 }

@@ -86,7 +86,7 @@ fn an_unpinned_host_key_must_be_confirmed() {
     let ssh = client(&keyring, &sshd, 1, directory.path()).with_host_key_policy(HostKeyPolicy::Ask);
     let error = ssh.run("true", b"").expect_err("nobody was asked");
     assert!(matches!(error, SshError::HostKeyUnknown), "{error}");
-    fs_err::copy(keyring.known_hosts(), keyring.seen_hosts()).expect("a person message yes");
+    fs_err::copy(keyring.known_hosts(), keyring.seen_hosts()).expect("confirmed");
     assert_eq!(ssh.run("true", b"").expect("it runs").status, 0);
     ssh.close();
 }
@@ -100,7 +100,7 @@ fn unreachable_and_denied_are_distinguished() {
     // Another driver's key is denied.
     let other = Keyring::new(directory.path().join("other"));
     other.driver_key().expect("created");
-    fs_err::copy(other.own_file(), keyring.own_file()).expect("copied");
+    fs_err::copy(other.driver_key_file(), keyring.driver_key_file()).expect("copied");
     let error = ssh.run("true", b"").expect_err("it does not let in");
     assert!(matches!(error, SshError::Denied { .. }), "{error}");
     sshd.stop();
@@ -215,7 +215,7 @@ fn misbehaving(directory: &Path, script: &str) -> (Sshd, Ssh, Pusher) {
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory);
     let (file, public) = (
         directory.join("agent"),
-        keyring.own_file().with_added_extension("pub"),
+        keyring.driver_key_file().with_added_extension("pub"),
     );
     let script = format!(
         "cd {}; asked=$SSH_ORIGINAL_COMMAND\n{script}",

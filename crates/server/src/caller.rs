@@ -1,8 +1,8 @@
 //! Who sent a request: determined for each request from the certificate of its connection.
 //!
 //! Only the certificate that is recorded for a node is valid. One that was replaced, revoked or never
-//! recorded is refused, whoever signed it. A replaced certificate can still renew until the new one was
-//! used, because the response with the new one may have been lost.
+//! recorded is refused, even if the site signed it. A replaced certificate can still be exchanged for a
+//! new one until its successor is used, because the response with the successor may have been lost.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -26,7 +26,7 @@ pub(crate) enum Caller {
     Refused(&'static str),
 }
 
-/// As it is logged.
+/// Formats a caller for the log.
 impl std::fmt::Display for Caller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -42,12 +42,13 @@ impl std::fmt::Display for Caller {
 #[derive(Default)]
 struct Index {
     by_uuid: HashMap<String, Arc<NodeEntry>>,
+    /// The UUID of a node by its current certificate.
     by_certificate: HashMap<String, String>,
-    /// By the certificate before, while the current one was not used.
+    /// The UUID of a node by its replaced certificate, until the node uses the current one.
     by_replaced: HashMap<String, String>,
 }
 
-/// The nodes that the server knows.
+/// The recorded nodes.
 pub(crate) struct Nodes {
     registry: Arc<Registry>,
     index: RwLock<Index>,
@@ -58,11 +59,12 @@ pub(crate) struct Nodes {
 /// Why a certificate cannot be exchanged for a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRenewal {
-    /// It is not one of a node, or was revoked.
+    /// No node has it, or the node was revoked.
     Refused,
-    /// It has expired, and so had one that the node renewed before.
+    /// It has expired, and the node's last renewal was of an expired certificate too: only one late
+    /// renewal is allowed.
     LateAgain,
-    /// It has expired, and was replaced.
+    /// It was replaced, and has expired since.
     ReplacedAndExpired,
 }
 
@@ -107,7 +109,8 @@ impl Nodes {
         all
     }
 
-    /// Returns a node without a replaced certificate that was forgotten since the new one was used.
+    /// Returns a node as it is to be recorded next: without the replaced certificate, if the node has
+    /// used its successor.
     fn current(&self, uuid: &str) -> Option<NodeEntry> {
         self.read(|index| {
             let mut entry = NodeEntry::clone(index.by_uuid.get(uuid)?);
@@ -125,8 +128,8 @@ impl Nodes {
         index.put(entry);
     }
 
-    /// Changes what is recorded of a node; `None` when `change` does not want to, or there is no such
-    /// node. Blocks on disk I/O.
+    /// Changes the entry of a node, and returns the new one. `None` if there is no such node, or
+    /// `change` returns `None`. Blocks on disk I/O.
     pub(crate) fn change(
         &self,
         uuid: &str,
@@ -135,7 +138,7 @@ impl Nodes {
         self.change_or_add(uuid, || None, change)
     }
 
-    /// The same, where a node that is not recorded may be added first.
+    /// Like [`Self::change`], but changes the entry that `new` returns if the node is not recorded.
     pub(crate) fn change_or_add(
         &self,
         uuid: &str,
@@ -152,8 +155,9 @@ impl Nodes {
         Ok(Some(entry))
     }
 
-    /// Records that a node has used its new certificate, so that the one before cannot renew after a
-    /// restart either. If this fails, the next request of the node tries again. Blocks on disk I/O.
+    /// Records that a node has used its current certificate, so that the replaced one cannot be
+    /// exchanged after a restart of the server either. If this fails, the next request of the node tries
+    /// again. Blocks on disk I/O.
     pub(crate) fn forget_replaced(&self, uuid: &str) -> Result<(), RegistryError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(before), Some(entry)) = (self.by_uuid(uuid), self.current(uuid)) else {
@@ -166,29 +170,30 @@ impl Nodes {
         Ok(())
     }
 
-    /// Exchanges a certificate, if it still may be at this moment. Blocks on disk I/O.
+    /// Exchanges the certificate that a node presented, if that is still allowed. Blocks on disk I/O.
     pub(crate) fn renew(
         &self,
-        shown: Fingerprint,
+        presented: Fingerprint,
         now: i64,
         renewed: impl FnOnce(NodeEntry) -> NodeEntry,
     ) -> Result<Result<NodeEntry, NoRenewal>, RegistryError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (node, is_late) = match self.may_renew(shown, now) {
+        let (node, is_late) = match self.may_renew(presented, now) {
             Ok(found) => found,
             Err(refused) => return Ok(Err(refused)),
         };
         let before = NodeEntry::clone(&node);
-        let shown = shown.to_string();
-        // The one that the node has for sure: several answers in a row may be lost.
+        let presented = presented.to_string();
+        // What the node presented is the only certificate it certainly has: several responses in a row
+        // may have been lost.
         let replaced_until = match &before.certificate {
-            Some(current) if current.fingerprint == shown => Some(current.not_after),
+            Some(current) if current.fingerprint == presented => Some(current.not_after),
             Some(_) | None => before.replaced_until,
         };
         let entry = NodeEntry {
-            replaced: Some(shown),
+            replaced: Some(presented),
             replaced_until,
-            // Reset by a renewal in time.
+            // A renewal before expiry resets it.
             renewed_late: is_late,
             ..renewed(before)
         };
@@ -197,16 +202,16 @@ impl Nodes {
         Ok(Ok(entry))
     }
 
-    /// Returns the node whose certificate may be exchanged, and whether it has expired.
+    /// Returns the node whose certificate may be exchanged, and whether the certificate has expired.
     pub(crate) fn may_renew(
         &self,
-        shown: Fingerprint,
+        presented: Fingerprint,
         now: i64,
     ) -> Result<(Arc<NodeEntry>, bool), NoRenewal> {
-        let shown = shown.to_string();
+        let presented = presented.to_string();
         let (node, is_replaced) = self.read(|index| {
-            let current = index.by_certificate.get(&shown);
-            let uuid = current.or_else(|| index.by_replaced.get(&shown));
+            let current = index.by_certificate.get(&presented);
+            let uuid = current.or_else(|| index.by_replaced.get(&presented));
             let node = uuid.and_then(|uuid| index.by_uuid.get(uuid).cloned());
             (node, current.is_none())
         });
@@ -223,9 +228,9 @@ impl Nodes {
         }
     }
 
-    /// Records a node that enrolled at a time, with a token if it has an id. A guest that enrolled with
-    /// the same key and token before may do so again: it did not get the answer. It waits for the
-    /// disk.
+    /// Records an enrolment, and that its token was used if the token has an id. A guest may repeat an
+    /// enrolment with the same key and token, because it may not have received the response. Blocks on
+    /// disk I/O.
     pub(crate) fn enrol(
         &self,
         mut entry: NodeEntry,
@@ -242,11 +247,12 @@ impl Nodes {
                     Some(id) => self.registry.token(id)?.and_then(|token| token.used),
                     None => before.enrolled,
                 };
-                // A token that was used at another time is of an earlier guest with the same UUID.
+                // If the token was used at another time, the recorded guest enrolled with another token:
+                // it was an earlier guest with the same UUID.
                 if before.public_key != entry.public_key || used != before.enrolled {
                     return Ok(EnrolOutcome::Spent);
                 }
-                // The one that the node has for sure, if it has any.
+                // Keeps the certificate that the node certainly has, if there is one.
                 let kept = self
                     .current(&entry.uuid)
                     .filter(|kept| kept.replaced.is_some());
@@ -271,7 +277,7 @@ impl Nodes {
         Ok(EnrolOutcome::Recorded)
     }
 
-    /// Returns whether a certificate is that of a node.
+    /// Returns whether a certificate is the current one of a node that was not revoked.
     pub(crate) fn has(&self, certificate: Fingerprint) -> bool {
         self.read(|index| {
             let uuid = index.by_certificate.get(&certificate.to_string());
@@ -280,23 +286,23 @@ impl Nodes {
         })
     }
 
-    /// Returns whose certificate it is.
+    /// Returns who presented a certificate.
     pub(crate) fn identify(&self, certificate: Fingerprint, now: Timestamp) -> Caller {
         let certificate = certificate.to_string();
-        let of = |index: &Index| {
+        let node_in = |index: &Index| {
             let uuid = index.by_certificate.get(&certificate)?;
             index.by_uuid.get(uuid).cloned()
         };
         let (node, is_first_use) = self.read(|index| {
-            let node = of(index);
+            let node = node_in(index);
             let replaced = node.as_ref().and_then(|node| node.replaced.as_ref());
             let is_first = replaced.is_some_and(|one| index.by_replaced.contains_key(one));
             (node, is_first)
         });
         if is_first_use {
-            // The node has the new one. Written by `forget_replaced`.
+            // The node has received its current certificate. `forget_replaced` records this on disk.
             let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-            if let Some(replaced) = of(&index).and_then(|node| node.replaced.clone()) {
+            if let Some(replaced) = node_in(&index).and_then(|node| node.replaced.clone()) {
                 index.by_replaced.remove(&replaced);
             }
         }

@@ -58,9 +58,13 @@ impl Jobs {
         Ok(())
     }
 
-    /// Wakes the nodes of jobs that a trigger added, and deletes their oldest jobs. It waits for the
-    /// disk.
-    pub(crate) fn started(&self, added: &[JobEntry], keep: u32) -> Result<(), RegistryError> {
+    /// Notifies nodes of jobs that a trigger added, and deletes the oldest jobs of these nodes. Blocks on
+    /// disk I/O.
+    pub(crate) fn announce_added(
+        &self,
+        added: &[JobEntry],
+        keep: u32,
+    ) -> Result<(), RegistryError> {
         for job in added {
             self.notify(&job.uuid);
         }

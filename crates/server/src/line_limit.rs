@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-use crate::listen::limited_as;
+use crate::listen::counted_address;
 
 /// How many lines of one address are logged in a minute.
 const LINES_PER_ADDRESS: u64 = 20;
@@ -47,7 +47,7 @@ impl LineLimit {
     pub(crate) fn admits(&self, address: IpAddr, now: Timestamp) -> bool {
         self.end_minute(now);
         let mut minute = self.minute.lock().unwrap_or_else(PoisonError::into_inner);
-        minute.admits(limited_as(address))
+        minute.admits(counted_address(address))
     }
 
     /// Logs how many lines were left out, when a minute is over.

@@ -79,7 +79,8 @@ pub(crate) async fn serve(
         };
         // Those of the last reload.
         let limits = app.limits();
-        let Some(connection) = connections.admit(limited_as(canonical(address)), &limits) else {
+        let Some(connection) = connections.admit(counted_address(canonical(address)), &limits)
+        else {
             if app.refusals.admits(canonical(address), app.now()) {
                 tracing::warn!(%address, "connection refused: too many are busy");
             }
@@ -111,9 +112,9 @@ fn canonical(address: SocketAddr) -> IpAddr {
     address.ip().to_canonical()
 }
 
-/// Returns what limits count instead of an address. A client with IPv6 usually has a whole /64 network,
-/// which counts as one.
-pub(crate) fn limited_as(address: IpAddr) -> IpAddr {
+/// Returns the address under which limits count a client. A client with IPv6 usually has a whole /64
+/// network, which is counted as one address.
+pub(crate) fn counted_address(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {
@@ -249,7 +250,8 @@ mod tests {
 
     #[test]
     fn limits_count_addresses_of_one_ipv6_network_as_one_and_ipv4_addresses_each() {
-        let of = |text: &str| limited_as(canonical(SocketAddr::new(text.parse().expect("one"), 1)));
+        let of =
+            |text: &str| counted_address(canonical(SocketAddr::new(text.parse().expect("one"), 1)));
         assert_eq!(
             of("2001:db8:1:2::1"),
             of("2001:db8:1:2:ffff:ffff:ffff:ffff")

@@ -59,21 +59,21 @@ pub struct ServerSettings {
     pub bind: IpAddr,
     /// The port to listen on.
     pub port: u16,
-    /// A certificate chain in PEM to show instead of one issued by the site.
+    /// A certificate chain in PEM to use instead of one issued by the site.
     pub cert: Option<PathBuf>,
     /// The private key of `cert`, in PEM.
     pub key: Option<PathBuf>,
-    /// Names and addresses by which nodes reach this server, beside its own.
+    /// Names and addresses by which nodes reach this server, in addition to those of this machine.
     pub names: Vec<String>,
-    /// Reports that are kept of each node.
+    /// How many reports of each node are kept.
     pub reports_per_node: u32,
-    /// Jobs that are kept of each node, beside those that have not ended.
+    /// How many ended jobs of each node are kept. Jobs that have not ended are always kept.
     pub jobs_per_node: u32,
-    /// The shortest time between checks of a repository that starts runs, in seconds.
+    /// The shortest time between two checks of a repository for new commits that start runs, in seconds.
     pub shortest_poll: u32,
     /// Limits on connections and requests.
     pub limits: Limits,
-    /// Repositories that `server start` prepares; the server itself serves what was published.
+    /// Repositories that `server start` publishes. The server serves whatever was published.
     pub repos: RepoSettings,
 }
 
@@ -83,7 +83,7 @@ pub struct ServerSettings {
 pub struct RepoSettings {
     /// Whether repositories are served.
     pub serve: bool,
-    /// Directory that known repositories are in.
+    /// Directory in which repositories of known names are found.
     pub directory: Option<PathBuf>,
     /// File with the token that clients need.
     pub token_file: Option<PathBuf>,
@@ -112,19 +112,19 @@ impl Default for ServerSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections in all; beyond it the least useful one is closed.
+    /// Connections in total. At the limit, the least useful connection is closed for a new one.
     pub connections: usize,
     /// Connections from one address.
     pub connections_per_address: usize,
     /// How long a TLS handshake may take.
     pub handshake: u32,
-    /// How long a connection may be idle, and the head of a request may take to arrive.
+    /// How long a connection may be idle, and how long the head of a request may take to arrive.
     pub idle: u32,
-    /// How long the body of a request may take to arrive, and its answer to be created.
+    /// How long the body of a request may take to arrive, and how long processing it may take.
     pub request: u32,
-    /// How long a client may read nothing of an answer.
+    /// How long sending a response may make no progress.
     pub write: u32,
-    /// How long requests may go on when the server is stopped.
+    /// How long requests in progress may continue when the server is stopped.
     pub grace: u32,
     /// The largest body of a request, in bytes.
     pub body_bytes: usize,
@@ -140,7 +140,7 @@ impl Default for Limits {
             idle: 30,
             request: 30,
             write: 30,
-            // `server stop` waits this long before it kills the process.
+            // `server stop` waits a little longer before it kills the process.
             grace: 5,
             body_bytes: 64 << 10,
         }
@@ -184,9 +184,9 @@ impl ServerSettings {
             path: path.to_owned(),
             reason: reason(&text, &error),
         })?;
-        // A flag may have the system choose a port, for tests; nodes could not find such a server.
+        // Only the flag may be 0, for tests: the system chooses a port then, which nodes cannot know.
         let checked = match settings.port {
-            0 => wrong("port", &0, "between 1 and 65535"),
+            0 => invalid("port", &0, "between 1 and 65535"),
             _ => settings.check(),
         };
         checked.map_err(|source| SettingsError::File {
@@ -196,8 +196,8 @@ impl ServerSettings {
         Ok(settings)
     }
 
-    /// Returns what is different from before, a line each. The address to listen on is only used at
-    /// the start.
+    /// Returns the differences from the settings before a reload, a line each. The address to listen on
+    /// takes effect only at the start.
     pub(crate) fn changes_since(&self, before: &Self) -> Vec<String> {
         let mut changes = Vec::new();
         if (self.bind, self.port) != (before.bind, before.port) {
@@ -223,10 +223,10 @@ impl ServerSettings {
         changes
     }
 
-    /// Checks values that their types do not.
+    /// Checks what the types of the settings do not: ranges, and settings that require each other.
     pub fn check(&self) -> Result<(), SettingsError> {
         if let (Some(_), None) | (None, Some(_)) = (&self.cert, &self.key) {
-            return wrong(
+            return invalid(
                 "cert",
                 &"set without `key` or the reverse",
                 "set together with `key`",
@@ -237,18 +237,18 @@ impl ServerSettings {
         };
         if let Some(name) = self.names.iter().find(|name| !is_name(name)) {
             let shown = format!("{name:?}");
-            return wrong("names", &shown, "names and addresses without spaces");
+            return invalid("names", &shown, "names and addresses without spaces");
         }
         for (key, value) in [
             ("reports_per_node", self.reports_per_node),
             ("jobs_per_node", self.jobs_per_node),
         ] {
             if !(1..=10_000).contains(&value) {
-                return wrong(key, &value, "between 1 and 10000");
+                return invalid(key, &value, "between 1 and 10000");
             }
         }
         if !(1..=86_400).contains(&self.shortest_poll) {
-            return wrong(
+            return invalid(
                 "shortest_poll",
                 &self.shortest_poll,
                 "between 1 and 86400 seconds",
@@ -262,11 +262,11 @@ impl ServerSettings {
             ("limits.write", limits.write),
         ] {
             if value == 0 || value > 3600 {
-                return wrong(key, &value, "between 1 and 3600 seconds");
+                return invalid(key, &value, "between 1 and 3600 seconds");
             }
         }
         if limits.grace > 3600 {
-            return wrong("limits.grace", &limits.grace, "at most 3600 seconds");
+            return invalid("limits.grace", &limits.grace, "at most 3600 seconds");
         }
         for (key, value) in [
             ("limits.connections", limits.connections),
@@ -276,11 +276,11 @@ impl ServerSettings {
             ),
         ] {
             if !(1..=1_000_000).contains(&value) {
-                return wrong(key, &value, "between 1 and 1000000");
+                return invalid(key, &value, "between 1 and 1000000");
             }
         }
         if !(1 << 10..=16 << 20).contains(&limits.body_bytes) {
-            return wrong(
+            return invalid(
                 "limits.body_bytes",
                 &limits.body_bytes,
                 "between 1 KiB and 16 MiB",
@@ -290,7 +290,8 @@ impl ServerSettings {
     }
 }
 
-fn wrong(
+/// Returns the error for a value that is not allowed.
+fn invalid(
     key: &'static str,
     value: &dyn ToString,
     expected: &'static str,
@@ -302,7 +303,7 @@ fn wrong(
     })
 }
 
-/// Returns where and why a text is not valid, in one line: it becomes part of sentences and answers.
+/// Returns where and why a text is not valid, in one line: it becomes part of messages and responses.
 fn reason(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().trim().replace('\n', ", ");
     let Some(span) = error.span() else {

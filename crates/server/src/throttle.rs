@@ -1,7 +1,9 @@
 //! Limits authentication failures by address and by token.
 //!
-//! Each key has a bucket of failures that empties over time. Memory is bounded: when there are too
-//! many keys, those with the fewest failures are forgotten.
+//! A leaky bucket for each key: failures are counted, and the count decreases with time. Memory is
+//! bounded: when there are too many keys, those with the fewest failures are forgotten. If all of them
+//! must wait, a new key replaces the one with the lowest count and takes over its count, so that no
+//! key has fewer failures counted than it had.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,30 +13,34 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::listen::limited_as;
+use crate::listen::counted_address;
 
-/// Failures allowed in a row: a typing error, or a node whose token was just replaced.
-const BURST: f64 = 10.0;
-/// One more failure is allowed after this time.
-const REFILL: Duration = Duration::from_secs(6);
-/// Most keys in memory, about 100 bytes each.
-const KEYS: usize = 20_000;
+/// The count at which attempts must wait. Typing errors, and a node whose token was just replaced, stay
+/// below it.
+const MAX_FAILURES: f64 = 10.0;
+/// The time after which one failure is no longer counted.
+const DECAY: Duration = Duration::from_secs(6);
+/// The most keys in memory, about 100 bytes each.
+const MAX_KEYS: usize = 20_000;
 
+/// The failures of a key.
 struct Bucket {
+    /// The count after the last failure.
     failures: f64,
-    at: Timestamp,
+    /// When the last failure was.
+    last: Timestamp,
 }
 
 /// What failures are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ThrottleKey {
-    /// An address, or a network of IPv6: see [`ThrottleKey::of`].
+    /// An IPv4 address, or the network of an IPv6 address: see [`ThrottleKey::of`].
     Address(IpAddr),
     /// A keyed hash of the token: collisions cannot be computed without the key.
     Token(u64),
 }
 
-/// Who failed how often.
+/// Failures by key.
 #[derive(Default)]
 pub(crate) struct Throttle {
     buckets: Mutex<BTreeMap<ThrottleKey, Bucket>>,
@@ -44,14 +50,15 @@ pub(crate) struct Throttle {
 impl ThrottleKey {
     /// Returns what failures of an address are counted by.
     pub(crate) fn of(address: IpAddr) -> Self {
-        Self::Address(limited_as(address))
+        Self::Address(counted_address(address))
     }
 }
 
 impl Bucket {
-    fn current(&self, now: Timestamp) -> f64 {
-        let passed = now.duration_since(self.at).as_secs_f64().max(0.0);
-        (self.failures - passed / REFILL.as_secs_f64()).max(0.0)
+    /// Returns how many failures are counted now.
+    fn count(&self, now: Timestamp) -> f64 {
+        let passed = now.duration_since(self.last).as_secs_f64().max(0.0);
+        (self.failures - passed / DECAY.as_secs_f64()).max(0.0)
     }
 }
 
@@ -64,28 +71,36 @@ impl Throttle {
     /// Returns how long to wait before the next attempt is processed; `None` for no wait.
     pub(crate) fn wait(&self, key: ThrottleKey, now: Timestamp) -> Option<Duration> {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let failures = buckets.get(&key)?.current(now);
-        (failures >= BURST).then(|| REFILL.mul_f64((failures - BURST + 1.0).max(0.1)))
+        let failures = buckets.get(&key)?.count(now);
+        (failures >= MAX_FAILURES).then(|| DECAY.mul_f64(failures - MAX_FAILURES + 1.0))
     }
 
     /// Records a failure.
     pub(crate) fn fail(&self, key: ThrottleKey, now: Timestamp) {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= KEYS && !buckets.contains_key(&key) {
-            buckets.retain(|_, bucket| bucket.current(now) >= 1.0);
-            if buckets.len() >= KEYS {
-                // All of them failed recently: keep those that are throttled already.
-                buckets.retain(|_, bucket| bucket.current(now) >= BURST);
+        let mut failures = buckets.get(&key).map_or(0.0, |bucket| bucket.count(now));
+        if buckets.len() >= MAX_KEYS && !buckets.contains_key(&key) {
+            buckets.retain(|_, bucket| bucket.count(now) >= 1.0);
+            if buckets.len() >= MAX_KEYS {
+                // All of them failed recently: only those that must wait already are kept.
+                buckets.retain(|_, bucket| bucket.count(now) >= MAX_FAILURES);
             }
-            if buckets.len() >= KEYS {
-                return;
+            if buckets.len() >= MAX_KEYS {
+                // All of them must wait.
+                let counts = buckets
+                    .iter()
+                    .map(|(key, bucket)| (*key, bucket.count(now)));
+                if let Some((least, count)) = counts.min_by(|a, b| a.1.total_cmp(&b.1)) {
+                    buckets.remove(&least);
+                    failures = count;
+                }
             }
         }
-        let failures = buckets.get(&key).map_or(0.0, |bucket| bucket.current(now));
         let bucket = Bucket {
-            // A throttled attempt is not processed, so it does not count.
-            failures: (failures + 1.0).min(BURST + 1.0),
-            at: now,
+            // Attempts that are processed at the same time may exceed the limit; they do not make the
+            // wait longer.
+            failures: (failures + 1.0).min(MAX_FAILURES + 1.0),
+            last: now,
         };
         buckets.insert(key, bucket);
     }
@@ -128,15 +143,45 @@ mod tests {
     }
 
     #[test]
+    fn other_keys_are_throttled_too_while_memory_is_full_of_throttled_ones() {
+        let throttle = Throttle::default();
+        for n in 0..MAX_KEYS {
+            for _ in 0..11 {
+                throttle.fail(throttle.token(&n.to_string()), at(0));
+            }
+        }
+        let others = ["a", "b"].map(|name| throttle.token(name));
+        assert!(
+            others
+                .iter()
+                .all(|key| throttle.wait(*key, at(0)).is_none())
+        );
+        for key in others {
+            throttle.fail(key, at(0));
+        }
+        assert!(
+            others
+                .iter()
+                .all(|key| throttle.wait(*key, at(0)).is_some())
+        );
+        assert_eq!(throttle.buckets.lock().expect("free").len(), MAX_KEYS);
+        assert!(
+            others
+                .iter()
+                .all(|key| throttle.wait(*key, at(60)).is_none())
+        );
+    }
+
+    #[test]
     fn memory_is_bounded_and_throttled_clients_stay_throttled() {
         let throttle = Throttle::default();
         for _ in 0..11 {
-            throttle.fail(throttle.token("guilty"), at(0));
+            throttle.fail(throttle.token("throttled"), at(0));
         }
-        for n in 0..3 * KEYS {
+        for n in 0..3 * MAX_KEYS {
             throttle.fail(throttle.token(&n.to_string()), at(0));
         }
-        assert!(throttle.buckets.lock().expect("free").len() <= KEYS);
-        assert!(throttle.wait(throttle.token("guilty"), at(0)).is_some());
+        assert!(throttle.buckets.lock().expect("free").len() <= MAX_KEYS);
+        assert!(throttle.wait(throttle.token("throttled"), at(0)).is_some());
     }
 }

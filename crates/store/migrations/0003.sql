@@ -1,5 +1,5 @@
--- Plans hold their steps, and entries name them. `steps.rs` fills the new tables from those that
--- are renamed here, and drops them.
+-- Plans contain their steps, and entries refer to steps by id. `step_migration.rs` copies the rows from
+-- the tables that are renamed here to the new ones, and drops the renamed tables.
 
 DROP TRIGGER plans_are_not_changed;
 DROP TRIGGER plans_are_not_deleted;

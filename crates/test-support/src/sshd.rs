@@ -49,7 +49,7 @@ impl Sshd {
     pub fn start(keyring: &Keyring, nth: u8, guest: &GuestUuid, directory: &Path) -> Self {
         let key = keyring.host_key(guest).expect("a host key");
         keyring.driver_key().expect("the driver's key");
-        let own = keyring.own_file().with_added_extension("pub");
+        let own = keyring.driver_key_file().with_added_extension("pub");
         // A copy, because the keyring may replace the key while this server runs.
         let file = directory.join(format!("host-key-{nth}"));
         write_private(&file, &key.private);

@@ -1,6 +1,6 @@
 //! Runs on a simulated machine, which is killed, fails or changes where a test wants it to.
 
-use homestak_core::converge::{FileFact, PackageFact, SystemFact, UnitFact, UserFact};
+use homestak_core::converge::{FileFact, PackageFact, SystemFact, UnitFact};
 
 use super::*;
 use crate::packages::PackageError;
@@ -344,4 +344,20 @@ fn files_in_the_home_of_a_new_user_are_staged_after_the_user_is_created() {
         };
         assert_eq!(needs_user(&write, &created), expected, "{path}");
     }
+}
+
+#[test]
+fn a_refused_file_has_its_own_reason_and_not_that_of_a_path_which_begins_like_it() {
+    let mut model = Model::new();
+    model.contested = "/srv/alice2";
+    let why = "it is a symbolic link".to_owned();
+    model.skipped.insert("/srv/alice".to_owned(), why.clone());
+    let wanted = [service(), vec![file("/srv/alice2", "alice")]].concat();
+    let refused = model.converge(&wanted).unwrap();
+    let changed = "it was changed while it was written".to_owned();
+    let id = "file:/srv/alice2/content".to_owned();
+    assert_eq!(refused, BTreeMap::from([(id.clone(), changed)]));
+    model.skipped.insert("/srv/alice2".to_owned(), why.clone());
+    let refused = model.converge(&wanted).unwrap();
+    assert_eq!(refused, BTreeMap::from([(id, why)]));
 }

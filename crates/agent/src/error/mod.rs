@@ -118,6 +118,13 @@ pub(crate) enum AgentError {
     Fetch(#[from] FetchError),
     #[error(transparent)]
     Pull(#[from] PullError),
+    /// No server sent a spec, and the last accepted one could not be applied either.
+    #[error("{fetch}; the spec that was accepted last was not applied")]
+    NotFetchedNorApplied {
+        fetch: String,
+        #[source]
+        apply: Box<Self>,
+    },
     /// The same with exit code 1: for scripts, and for errors of this machine.
     #[error(transparent)]
     NotFetched(Box<Self>),
@@ -243,6 +250,7 @@ impl AgentError {
             Self::Rejected { .. } => (2, "rejected"),
             Self::StillDiffers(_) => (2, "unsettled"),
             Self::Incomplete { first, .. } | Self::Reverted { first, .. } => first.codes(),
+            Self::NotFetchedNorApplied { apply, .. } => apply.codes(),
             Self::Fetch(error) => error.codes(),
             Self::Pull(error) => error.codes(),
             Self::NotFetched(error) => (1, error.error_code()),
@@ -334,6 +342,7 @@ impl AgentError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Incomplete { first, .. } | Self::Reverted { first, .. } => first.hint(),
+            Self::NotFetchedNorApplied { apply, .. } => apply.hint(),
             Self::Fetch(error) => error.hint(),
             Self::Pull(error) => error.hint(),
             Self::NotFetched(error) | Self::NotPulled(error) => error.hint(),

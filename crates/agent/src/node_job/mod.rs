@@ -1,6 +1,6 @@
-//! Jobs of this machine: the same code for jobs from a server and for those over SSH.
+//! Jobs of this machine: the same code executes jobs from a server and jobs over SSH.
 //!
-//! Whoever runs a job records it first (`record`), so that none begins twice.
+//! Callers record a job (`record`) before they execute it, so that no job begins twice.
 
 mod collect;
 mod command;
@@ -36,9 +36,9 @@ const MAX_LINE: usize = 1_000;
 const MAX_OUTCOME: usize = 48 << 10;
 /// The longest message of an outcome, in characters.
 const MAX_MESSAGE: usize = 4_000;
-/// How long to wait for another run before a job that changes something is refused.
+/// How long a job that changes something waits for the run lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// The interval of trying to take the run lock, in milliseconds.
+/// The pause between two attempts to acquire the run lock, in milliseconds.
 const LOCK_PAUSE: u64 = 200;
 /// How long to wait for the lock of the package database, in seconds.
 const PACKAGES_LOCK_WAIT: u64 = 600;
@@ -56,16 +56,17 @@ pub(crate) struct NodeJob {
 /// Receives the output of a job, line by line.
 pub(crate) type Output<'a> = &'a mut dyn FnMut(&str);
 
-/// Executes jobs. Tests have another one.
+/// Executes jobs; tests simulate it.
 pub(crate) trait Executor {
-    /// Executes a job that was recorded.
+    /// Executes a recorded job.
     fn execute(&mut self, job: &NodeJob, records: &Records, output: Output<'_>) -> JobOutcome;
 }
 
-/// Whether a spec that was fetched changed anything, and its generation; `None` without an enrolment.
+/// The result of fetching and applying a spec: whether anything was changed, and the generation of the
+/// spec. `None` if the machine has not enrolled.
 pub(crate) type Pulled = Option<(bool, u64)>;
 
-/// What jobs of an enrolled machine need of its server.
+/// The functions of `pull` that jobs call.
 #[derive(Clone, Copy)]
 pub(crate) struct Pulls {
     /// Fetches the newest spec and applies it.
@@ -93,7 +94,11 @@ impl Executor for LocalExecutor {
             JobKind::Reboot => reboot::reboot(job, records, &mut line),
             JobKind::Collect => Ok(collect::collect(self.0)),
         };
-        let outcome = done.unwrap_or_else(|error| failed(error.message()));
+        let outcome = done.unwrap_or_else(|error| match error {
+            // Nothing was done: other changes are not complete yet.
+            AgentError::Busy | AgentError::AwaitingConfirmation(_) => refused(error.message()),
+            error => failed(error.message()),
+        });
         let outcome = match (process::is_exceeded(), outcome.state) {
             (true, JobState::Failed) => JobOutcome {
                 message: Some(format!(
@@ -181,7 +186,8 @@ fn limited(mut outcome: JobOutcome) -> JobOutcome {
     outcome
 }
 
-/// Returns the job settings of the spec; without one, nothing is limited and nothing is updated.
+/// Returns the settings of jobs in the spec. Without a spec, jobs run at any time, and none updates
+/// packages unless it is submitted with a scope.
 fn run_settings() -> Result<RunSettings, AgentError> {
     match spec::current() {
         Ok(spec) => Ok(spec.run),
@@ -191,8 +197,8 @@ fn run_settings() -> Result<RunSettings, AgentError> {
 }
 
 impl RunSettings {
-    /// Returns whether updates and restarts are allowed now.
-    fn is_open(&self) -> Result<bool, AgentError> {
+    /// Returns whether the window of this node allows updates and restarts now.
+    fn is_in_window(&self) -> Result<bool, AgentError> {
         let Some(window) = &self.window else {
             return Ok(true);
         };
@@ -203,8 +209,8 @@ impl RunSettings {
         Ok(window.contains(weekday, hour * 60 + minute))
     }
 
-    /// Describes that something is not allowed now.
-    fn closed(&self, what: &str) -> String {
+    /// Returns the message that something is not allowed outside the window.
+    fn window_message(&self, what: &str) -> String {
         let window = self.window.clone().unwrap_or_default();
         format!(
             "{what} allowed only in the window {window} of this node (`run.window`), unless forced"
@@ -223,17 +229,14 @@ fn time_zone() -> Result<TimeZone, AgentError> {
     }
 }
 
-/// Takes the run lock, or returns why a job is refused: another run takes too long, or changes await
-/// confirmation.
-fn lock_for_changes() -> Result<Result<File, String>, AgentError> {
+/// Acquires the run lock. Fails if another run takes too long, or while changes await confirmation.
+fn lock_for_changes() -> Result<File, AgentError> {
     let begun = clock::instant();
     loop {
-        let error = match undo::lock() {
-            Err(error @ (AgentError::Busy | AgentError::AwaitingConfirmation(_))) => error,
-            lock => return lock.map(Ok),
-        };
-        if begun.elapsed() >= LOCK_TIMEOUT || process::is_exceeded() {
-            return Ok(Err(error.message()));
+        match undo::lock() {
+            Err(AgentError::Busy | AgentError::AwaitingConfirmation(_))
+                if begun.elapsed() < LOCK_TIMEOUT && !process::is_exceeded() => {}
+            lock => return lock,
         }
         clock::sleep(LOCK_PAUSE);
     }
@@ -256,7 +259,8 @@ impl ApplyObserver for StepOutput<'_> {
     }
 }
 
-/// Applies the spec again: the newest one of the server if the machine is enrolled, else the stored one.
+/// Applies the spec again: the newest one of the server if the machine has enrolled, otherwise the stored
+/// one.
 fn converge_again(pulls: Pulls, output: Output<'_>) -> Result<JobOutcome, AgentError> {
     if let Some((changed, generation)) = (pulls.converge)(output)? {
         return Ok(succeeded(JobResult {
@@ -265,10 +269,7 @@ fn converge_again(pulls: Pulls, output: Output<'_>) -> Result<JobOutcome, AgentE
             ..JobResult::default()
         }));
     }
-    let _lock = match lock_for_changes()? {
-        Ok(lock) => lock,
-        Err(why) => return Ok(failed(why)),
-    };
+    let _lock = lock_for_changes()?;
     let mut observer = StepOutput(output);
     let done = converge(spec::current(), PACKAGES_LOCK_WAIT, &mut observer)?;
     Ok(succeeded(JobResult {
@@ -336,6 +337,28 @@ mod tests {
         let outcome = limited(failed(format!("\u{1b}[2J{}", "x".repeat(5_000))));
         let message = outcome.message.expect("a message");
         assert!(message.len() < 4_100 && !message.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_job_is_refused_while_changes_await_confirmation_or_another_run_is_in_progress() {
+        let execute = |converge: fn(Output<'_>) -> Result<Pulled, AgentError>| {
+            let pulls = Pulls {
+                converge,
+                generation: |_| None,
+            };
+            let job = NodeJob {
+                id: "0123456789abcdef0123456789abcdef".to_owned(),
+                kind: JobKind::Converge,
+                options: JobOptions::default(),
+                time_limit: 60,
+            };
+            let outcome = LocalExecutor(pulls).execute(&job, &Records::default(), &mut |_| ());
+            outcome.state
+        };
+        let waiting = execute(|_| Err(AgentError::AwaitingConfirmation("pull-1".to_owned())));
+        assert_eq!(waiting, JobState::Refused);
+        assert_eq!(execute(|_| Err(AgentError::Busy)), JobState::Refused);
+        assert_eq!(execute(|_| Err(AgentError::Killed)), JobState::Failed);
     }
 
     #[test]

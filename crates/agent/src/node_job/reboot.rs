@@ -38,10 +38,7 @@ pub(super) fn reboot(
             ..JobResult::default()
         }));
     }
-    match restart(job, records, &succeeded(JobResult::default()), output)? {
-        Ok(outcome) => Ok(outcome),
-        Err(why) => Ok(refused(why)),
-    }
+    restart(job, records, &succeeded(JobResult::default()), output)
 }
 
 /// Restarts the machine after an update, if allowed. Otherwise the outcome has why it was not
@@ -54,9 +51,12 @@ pub(super) fn restart_after(
 ) -> Result<JobOutcome, AgentError> {
     let why = match not_allowed(job, records)? {
         Some(why) => why,
-        None => match restart(job, records, &outcome, output)? {
-            Ok(outcome) => return Ok(outcome),
-            Err(why) => why,
+        None => match restart(job, records, &outcome, output) {
+            // The packages were updated.
+            Err(error @ (AgentError::Busy | AgentError::AwaitingConfirmation(_))) => {
+                error.message()
+            }
+            done => return done,
         },
     };
     let message = format!("the node must be restarted, and was not: {why}");
@@ -73,8 +73,8 @@ fn not_allowed(job: &NodeJob, records: &Records) -> Result<Option<String>, Agent
         return Ok(None);
     }
     let settings = run_settings()?;
-    if !settings.is_open()? {
-        return Ok(Some(settings.closed("restarts are")));
+    if !settings.is_in_window()? {
+        return Ok(Some(settings.window_message("restarts are")));
     }
     let last = records.limits()?.reboot;
     let is_recent = last.is_some_and(|last| !last.is_past(INTERVAL, TimePoint::now()));
@@ -83,18 +83,15 @@ fn not_allowed(job: &NodeJob, records: &Records) -> Result<Option<String>, Agent
     }))
 }
 
-/// Restarts the machine: this process is ended by that. Returns why it is refused, or that the machine
-/// did not restart.
+/// Restarts the machine: this process is ended by that. Otherwise returns that the
+/// machine did not restart.
 fn restart(
     job: &NodeJob,
     records: &Records,
     outcome: &JobOutcome,
     output: Output<'_>,
-) -> Result<Result<JobOutcome, String>, AgentError> {
-    let _lock = match lock_for_changes()? {
-        Ok(lock) => lock,
-        Err(why) => return Ok(Err(why)),
-    };
+) -> Result<JobOutcome, AgentError> {
+    let _lock = lock_for_changes()?;
     let record = records.find(&job.id)?;
     let record = record.ok_or_else(|| AgentError::NoJob(job.id.clone()))?;
     let mut after = outcome.clone();
@@ -123,7 +120,7 @@ fn restart(
     while !since.is_past(SHUTDOWN_TIMEOUT, TimePoint::now()) && !process::is_exceeded() {
         clock::sleep(PAUSE);
     }
-    Ok(Ok(not_restarted(outcome)))
+    Ok(not_restarted(outcome))
 }
 
 fn not_restarted(outcome: &JobOutcome) -> JobOutcome {

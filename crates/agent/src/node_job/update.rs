@@ -28,9 +28,9 @@ pub(super) fn update(
         UpdateScope::None => return Ok(refused(no_scope(job.options.scope.is_some()))),
         scope @ (UpdateScope::Security | UpdateScope::All) => scope,
     };
-    let closed = match job.options.force || settings.is_open()? {
+    let closed = match job.options.force || settings.is_in_window()? {
         true => None,
-        false => Some(settings.closed("updates are")),
+        false => Some(settings.window_message("updates are")),
     };
     if let (Some(closed), false) = (&closed, job.options.dry_run) {
         return Ok(refused(closed.clone()));
@@ -55,10 +55,7 @@ pub(super) fn update(
         });
     }
     let done = {
-        let _lock = match lock_for_changes()? {
-            Ok(lock) => lock,
-            Err(why) => return Ok(refused(why)),
-        };
+        let _lock = lock_for_changes()?;
         change(scope, output)
     };
     let outcome = match done {

@@ -60,6 +60,23 @@ fn refused_pause(refusals: &mut Backoff, interval: Option<Duration>) -> Duration
     refusals.next(first, MAX_REFUSED_PAUSE.max(first))
 }
 
+/// Returns whether a server sent something in a pass that failed.
+fn is_fetched(error: &AgentError) -> bool {
+    !matches!(
+        error,
+        AgentError::Fetch(_) | AgentError::NotFetchedNorApplied { .. }
+    )
+}
+
+/// Returns the first pause after a failed pass.
+pub(super) fn first_pause(error: &AgentError) -> Duration {
+    match error {
+        // Nothing was applied.
+        AgentError::Fetch(_) => FIRST_PAUSE,
+        _ => FIRST_APPLY_PAUSE,
+    }
+}
+
 /// Repeats passes until the program is replaced or an error ends the daemon.
 pub(super) fn run(store: &Store) -> Result<u8, AgentError> {
     let program = RunningProgram::new();
@@ -115,15 +132,11 @@ pub(super) fn run(store: &Store) -> Result<u8, AgentError> {
                 pause
             }
             Err(error) => {
-                let first = match error {
-                    AgentError::Fetch(_) => FIRST_PAUSE,
-                    _ => FIRST_APPLY_PAUSE,
-                };
-                if matches!(error, AgentError::Fetch(_)) {
+                if !is_fetched(&error) {
                     // Requests for jobs would fail too.
                     session = None;
                 }
-                let pause = backoff.next(first, longest);
+                let pause = backoff.next(first_pause(&error), longest);
                 tracing::warn!("{}; trying again in about {pause:?}", error.message());
                 pause
             }

@@ -1,5 +1,6 @@
 //! One pass: obtain the spec, apply it, report.
 
+use homestak_api::signature::SignatureError;
 use homestak_api::v1::report::ReportState;
 use homestak_core::error::chain;
 
@@ -12,7 +13,7 @@ use super::session::Session;
 use super::store::Store;
 use super::update::Programs;
 use super::verify;
-use crate::error::{AgentError, FetchError, PullError};
+use crate::error::{AgentError, FetchError, PullError, StatementError};
 use crate::node_job::Output;
 use crate::{random, ui};
 
@@ -24,7 +25,7 @@ const MAX_ETAG: usize = 128;
 pub(super) enum Apply {
     /// Always, because it was requested.
     Always,
-    /// When it is new, or was not applied completely. Otherwise the watch decides what is corrected.
+    /// If it is new, or was not applied completely. Drift from an applied spec is left to the watch.
     WhenPending,
 }
 
@@ -41,11 +42,12 @@ pub(super) struct PassReport {
     pub(super) changed: bool,
     /// Whether a server received the report.
     pub(super) reported: bool,
-    /// Whether this program was replaced, and the spec is left to the other one.
+    /// Whether this program was replaced. The new program applies the spec.
     pub(super) replaced: bool,
 }
 
 /// A spec that was accepted.
+#[derive(Default)]
 struct AcceptedSpec {
     text: String,
     generation: u64,
@@ -53,7 +55,7 @@ struct AcceptedSpec {
 }
 
 impl PassReport {
-    /// Nothing was done yet.
+    /// Returns a report without results.
     fn new(session: &Session<'_>, spec: &AcceptedSpec) -> Self {
         Self {
             spec: session.registration.identity.clone(),
@@ -70,14 +72,13 @@ impl PassReport {
 /// How a pass is carried out.
 pub(super) struct PassOptions<'a> {
     pub(super) apply: Apply,
-    /// The programs of this machine, if this one may be replaced.
+    /// The installed versions of this program; `None` if it must not be replaced now.
     pub(super) programs: Option<&'a mut Programs>,
-    /// Receives the steps.
+    /// Receives a line for each step.
     pub(super) output: Output<'a>,
 }
 
-/// Obtains the spec, applies it and reports, in a session of its own. Steps are printed if it was
-/// requested.
+/// Like [`pass_in`], in a new session. Prints the steps with [`Apply::Always`].
 pub(super) fn pass(
     store: &Store,
     node: &mut dyn Node,
@@ -98,8 +99,9 @@ pub(super) fn pass(
     pass_in(&mut session, node, &mut options)
 }
 
-/// Obtains the spec, applies it and reports. Before that, this program is replaced if another one is
-/// published: one that cannot apply the spec must not prevent its own replacement.
+/// Obtains the spec, applies it and reports. If another version of this program is published, the
+/// program is replaced before the spec is applied, because the spec may require the new version. It is
+/// also replaced if the site has signed a statement in a form that this program does not know.
 pub(super) fn pass_in(
     session: &mut Session<'_>,
     node: &mut dyn Node,
@@ -145,18 +147,39 @@ pub(super) fn pass_in(
         }
         Err(error) => error,
     };
-    // That no server was reached is not reported.
+    // The program that the site published last may know the form of this statement.
+    let programs = options.programs.as_mut();
+    if is_unknown_form(&error) && programs.is_some_and(|programs| programs.update(session)) {
+        return Ok(PassReport {
+            replaced: true,
+            ..PassReport::new(session, &known.unwrap_or_default())
+        });
+    }
+    // Not if the spec could not be fetched: a report would not reach a server either.
     if !matches!(error, AgentError::Fetch(_)) {
         reporter.failed(&error.message(), is_permanent(&error));
     }
-    // A spec that was accepted and not applied completely is applied without a server too, and when
-    // one refuses this machine.
+    // The last accepted spec is applied even if no server was reached or a server refuses this machine,
+    // unless it was applied completely before.
     if let Some(known) = known.filter(|_| is_pending) {
         let reporter = Reporter::new(&run, None);
         span.record("generation", known.generation);
-        _ = finish(session, node, options, known, reporter);
+        let applied = finish(session, node, options, known, reporter);
+        if let (Err(apply), AgentError::Fetch(fetch)) = (applied, &error) {
+            let fetch = chain(fetch);
+            let apply = Box::new(apply);
+            return Err(AgentError::NotFetchedNorApplied { fetch, apply });
+        }
     }
     Err(error)
+}
+
+/// Returns whether the site has signed a statement in a form that this program does not know.
+fn is_unknown_form(error: &AgentError) -> bool {
+    let AgentError::Pull(PullError::Statement { why, .. }) = error else {
+        return false;
+    };
+    *why == StatementError::Signature(SignatureError::Payload)
 }
 
 /// Obtains the spec and stores it, without applying it. Returns its text.
@@ -178,7 +201,8 @@ fn known(session: &Session<'_>, node: &dyn Node) -> Option<AcceptedSpec> {
     })
 }
 
-/// Fetches the spec, verifies it and stores it. `None` if the server has none but the known one.
+/// Fetches the spec, verifies it and stores it. `None` if the server has no other spec than the one that
+/// was accepted last. `is_known`: whether that one is stored.
 fn fetch(
     session: &mut Session<'_>,
     node: &mut dyn Node,
@@ -186,7 +210,7 @@ fn fetch(
 ) -> Result<Option<AcceptedSpec>, AgentError> {
     let accepted = session.registration.accepted.as_ref();
     let etag = accepted.and_then(|accepted| accepted.etag.clone());
-    // A spec that is not stored is needed again.
+    // Without a tag the server sends the spec, which is needed if the last one is not stored.
     let etag = etag.filter(|tag| is_known && is_entity_tag(tag));
     let fetched = session.fetch(etag.as_deref())?;
     session.remove_token();
@@ -195,8 +219,10 @@ fn fetch(
         .transpose()
 }
 
-/// Returns whether a text is one entity tag. It is not signed: with `*` or a list of guesses, a
-/// compromised server could prevent that later specs are sent, also after it was repaired.
+/// Returns whether a text is exactly one entity tag.
+///
+/// Tags are not signed. `*`, or a list of guessed tags, would match later specs too: with one of them a
+/// compromised server could make this machine never receive another spec, even from an honest server.
 fn is_entity_tag(text: &str) -> bool {
     let tag = text.strip_prefix("W/").unwrap_or(text);
     let tag = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
@@ -215,7 +241,7 @@ fn accept(
     let statement = verified.map_err(|why| PullError::Statement { why, is_first })?;
     let text = String::from_utf8(fetched.body)
         .map_err(|_| FetchError::NoSpec(vec!["it is not UTF-8".to_owned()]))?;
-    // In this order: what is recorded as accepted is stored.
+    // Stored first, so that a spec that is recorded as accepted is always stored.
     node.store(&text)?;
     session.registration.accept(&statement, fetched.etag);
     session.save()?;
@@ -231,7 +257,7 @@ fn accept(
 fn finish(
     session: &mut Session<'_>,
     node: &mut dyn Node,
-    how: &mut PassOptions<'_>,
+    options: &mut PassOptions<'_>,
     spec: AcceptedSpec,
     mut reporter: Reporter,
 ) -> Result<PassReport, AgentError> {
@@ -240,7 +266,7 @@ fn finish(
     let report = PassReport::new(session, &spec);
     let reverted = session.registration.reverted.clone();
     let reverted = reverted.filter(|reverted| reverted.generation == spec.generation);
-    if how.apply == Apply::WhenPending {
+    if options.apply == Apply::WhenPending {
         match node.state(&spec.text) {
             NodeState::Applied { drift } => {
                 let reported = reporter.converged(false, drift);
@@ -259,14 +285,14 @@ fn finish(
     }
     let mut observer = ReportingObserver {
         reporter: &reporter,
-        output: &mut *how.output,
+        output: &mut *options.output,
         is_risky: false,
     };
-    let options = ConfirmOptions {
+    let confirm = ConfirmOptions {
         probe: session.probe(reporter.contact()),
         needs_server: reverted.is_some(),
     };
-    let done = node.converge(&name, spec.text, &mut observer, &options);
+    let done = node.converge(&name, spec.text, &mut observer, &confirm);
     let reporter = match observer.is_risky {
         true => reporter.reconnected(session.client().ok()),
         false => reporter,

@@ -20,7 +20,7 @@ use self::fake_node::FakeNode;
 use self::sample::{WEB, spec};
 use self::site::TestSite;
 use super::client::Client;
-use super::daemon::asks_again;
+use super::daemon::{asks_again, first_pause};
 use super::pass::{Apply, PassReport, pass};
 use super::registration::Registration;
 use super::session::Session;
@@ -420,6 +420,23 @@ fn without_a_server_an_accepted_spec_is_applied_and_the_last_one_stays() {
     assert_eq!(web.node.applied, Some(spec("one")));
     assert!(web.pass().is_err(), "no server");
     assert_eq!(web.node.tried.len(), 2);
+}
+
+#[test]
+fn without_a_server_a_failure_to_apply_the_last_spec_is_reported_too() {
+    let mut site = TestSite::start();
+    let mut web = Puller::new(&site);
+    web.node.is_broken = true;
+    web.pass().map(drop).expect_err("not applied");
+    site.stop();
+    let error = web.pass().map(drop).expect_err("no server either");
+    assert_eq!(web.node.tried.len(), 2);
+    let text = error.message();
+    let has_both = text.contains("unreachable") && text.contains("no such package");
+    assert!(has_both, "{text}");
+    assert!(!error.is_permanent());
+    // Applying costs more than a request, so the next attempt waits longer.
+    assert!(first_pause(&error) > first_pause(&FetchError::NoServer.into()));
 }
 
 #[test]

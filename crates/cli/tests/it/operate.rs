@@ -157,6 +157,8 @@ fn a_saved_plan_is_applied_only_while_it_is_current() {
         "plan.json",
     ];
     host.run(&plan).good();
+    host.run(&["manifest", "apply", "plan.json", "--dry-run"])
+        .good();
     host.run(&["manifest", "apply", "plan.json"]).good();
     assert_eq!(host.guests(), ["test-vm"]);
     let stale = host.run(&["manifest", "apply", "--plan", "plan.json"]);
@@ -169,6 +171,9 @@ fn a_saved_plan_is_applied_only_while_it_is_current() {
         stale.err
     );
     assert_eq!(host.guests(), ["test-vm"]);
+    let dry = host.run(&["manifest", "apply", "plan.json", "--dry-run"]);
+    assert_eq!(dry.code, 3, "{}", dry.out);
+    assert!(dry.err.contains("is now nothing"), "{}", dry.err);
     std::fs::write(host.env.work().join("other.json"), "{\"form\": 99}").unwrap();
     let unknown = host.run(&["manifest", "apply", "other.json"]);
     assert_eq!(unknown.code, 1);

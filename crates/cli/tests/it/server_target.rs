@@ -204,7 +204,7 @@ fn what_is_published_is_copied_to_another_machine_over_ssh() {
              UserKnownHostsFile {known}\n  GlobalKnownHostsFile /dev/null\n",
             sshd.address,
             sshd.port,
-            keys.own_file().display(),
+            keys.driver_key_file().display(),
             guest(1)
         )
     };

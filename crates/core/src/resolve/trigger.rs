@@ -1,4 +1,4 @@
-//! What starts runs of a node: checks of the fields of `run`, and what a server must know.
+//! Triggers of runs: checks the fields of `run` in specs, and selects the triggers that a server handles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +19,12 @@ use super::spec::ssh_keys;
 
 /// How often a repository is checked if the spec does not set it, in seconds.
 pub const DEFAULT_POLL: u64 = 300;
-/// Checks more often than this are a load for the machine with the repository, in seconds.
+/// The shortest time between checks, in seconds. More frequent ones would burden the machine with the
+/// repository.
 const SHORTEST_POLL: u64 = 30;
-/// With a longer time a trigger would look broken, in seconds.
+/// The longest time between checks, in seconds. With a longer one, a trigger would appear not to work.
 const LONGEST_POLL: u64 = 86_400;
-/// The most keys of signers.
+/// The most signers of a spec.
 const MAX_SIGNERS: usize = 32;
 
 /// A trigger that the server handles. It is part of what a driver publishes: fields are only added.
@@ -43,8 +44,8 @@ pub enum ServerTrigger {
         branch: Option<String>,
         /// The time between checks, in seconds.
         poll_interval: u64,
-        /// Public keys, one of which must have signed the commit. `None`: no signature is needed. An
-        /// empty list accepts no commit.
+        /// Public keys, one of which must have signed the commit. `None`: no signature is required. With
+        /// an empty list, every commit is refused.
         signed_by: Option<Vec<String>>,
     },
 }
@@ -59,7 +60,7 @@ pub fn server_trigger(catalog: &Catalog, spec: &str) -> Option<ServerTrigger> {
             name: run.webhook.as_ref()?.to_string(),
         }),
         Trigger::Git => {
-            let key = |signer: &Spanned<Signer>| match &signer.value {
+            let key_of = |signer: &Spanned<Signer>| match &signer.value {
                 Signer::Key(key) => Some(key.clone()),
                 Signer::Id(id) => Signer::key(ssh_keys(catalog)?.get(id)?.expose()),
             };
@@ -69,14 +70,14 @@ pub fn server_trigger(catalog: &Catalog, spec: &str) -> Option<ServerTrigger> {
                 repo: run.repo.as_ref()?.to_string(),
                 branch: run.branch.as_ref().map(ToString::to_string),
                 poll_interval: interval.map_or(DEFAULT_POLL, |interval| interval.seconds()),
-                // One that cannot be read is not there, so that its commits are refused.
-                signed_by: signers.map(|signers| signers.iter().filter_map(key).collect()),
+                // Without an unknown key, commits that are signed with it are refused.
+                signed_by: signers.map(|signers| signers.iter().filter_map(key_of).collect()),
             })
         }
     }
 }
 
-/// Returns the secrets of the webhooks that specs name, by name.
+/// Returns the secrets of the webhooks that specs use, by the name of the webhook.
 pub fn webhook_secrets(catalog: &Catalog) -> BTreeMap<String, Zeroizing<String>> {
     let secrets = catalog
         .secrets
@@ -102,7 +103,7 @@ pub fn webhook_secrets(catalog: &Catalog) -> BTreeMap<String, Zeroizing<String>>
 /// Checks the fields of `run` against its trigger.
 pub(super) fn check(catalog: &Catalog, spec: &Spec, diagnostics: &mut Diagnostics) {
     let Some(run) = &spec.run else { return };
-    // A trigger that could not be read is not `manual`.
+    // The trigger is unknown if its value is invalid; only without a value is it `manual`.
     if run.invalid.contains(&"trigger") {
         return;
     }
@@ -116,7 +117,7 @@ pub(super) fn check(catalog: &Catalog, spec: &Spec, diagnostics: &mut Diagnostic
     }
 }
 
-/// Reports fields of other triggers, and those that no trigger has.
+/// Reports fields that have no effect: those of other triggers, and those that no trigger uses.
 fn check_unused(run: &Spanned<Run>, trigger: Trigger, diagnostics: &mut Diagnostics) {
     for (key, owner, span) in [
         (
@@ -187,22 +188,23 @@ fn check_webhook(catalog: &Catalog, run: &Spanned<Run>, diagnostics: &mut Diagno
     let secrets = catalog.secrets.as_ref();
     let auth = secrets.and_then(|secrets| secrets.value.as_ref()?.auth.as_ref());
     let known = auth.and_then(|auth| auth.webhooks.as_ref());
+    let hint = format!(
+        "write a secret under `auth.webhooks.{}` in `secrets.yaml`; `openssl rand -hex 32` creates one",
+        name.value
+    );
     let secret = known.and_then(|known| known.get(name.as_str()));
-    if secret.is_none_or(|secret| secret.expose().is_empty()) {
+    if secret.is_some_and(|secret| secret.expose().is_empty()) {
+        let message = format!("the secret of the webhook `{}` is empty", name.value);
+        diagnostics.push(Diagnostic::error(Code::Empty, name.span, message).hint(hint));
+    } else if secret.is_none() {
         let names = known.into_iter().flat_map(|known| known.keys());
-        let names = names
-            .map(String::as_str)
-            .filter(|known| *known != name.as_str());
+        let names = names.map(String::as_str);
         let diagnostic = dangling(
             Code::NoSuchWebhook,
             name.span,
             "secret of a webhook",
             name.as_str(),
             names,
-        );
-        let hint = format!(
-            "write a secret under `auth.webhooks.{}` in `secrets.yaml`; `openssl rand -hex 32` creates one",
-            name.value
         );
         let is_first = known.is_none_or(|known| known.is_empty());
         diagnostics.push(if is_first {
@@ -229,7 +231,7 @@ fn check_git(catalog: &Catalog, run: &Spanned<Run>, diagnostics: &mut Diagnostic
     let Some(signers) = &run.signed_by else {
         return;
     };
-    // Signers that could not be read were reported.
+    // The list is also empty if all signers are invalid, which was reported.
     let is_reported = diagnostics.iter().any(|found| {
         let (all, one) = (signers.span, found.span);
         all.file == one.file && all.start <= one.start && one.end <= all.end
@@ -251,20 +253,21 @@ fn check_git(catalog: &Catalog, run: &Spanned<Run>, diagnostics: &mut Diagnostic
                 .hint(format!("list {MAX_SIGNERS} keys at most")),
         );
     }
-    let mut known = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for signer in &signers.value {
-        if !known.insert(&signer.value) {
+        if !seen.insert(&signer.value) {
             diagnostics.push(
                 Diagnostic::error(Code::Repeated, signer.span, "this signer is listed twice")
                     .hint("remove one of them"),
             );
         }
     }
-    let ids: Vec<Spanned<SshKeyId>> = signers.iter().filter_map(id).collect();
+    let ids: Vec<Spanned<SshKeyId>> = signers.iter().filter_map(key_id).collect();
     site::check_ssh_keys(catalog, ids.iter(), diagnostics);
 }
 
-fn id(signer: &Spanned<Signer>) -> Option<Spanned<SshKeyId>> {
+/// Returns the id of a key among the secrets, unless the signer is a key itself.
+fn key_id(signer: &Spanned<Signer>) -> Option<Spanned<SshKeyId>> {
     match &signer.value {
         Signer::Key(_) => None,
         Signer::Id(id) => Some(Spanned {
@@ -274,7 +277,7 @@ fn id(signer: &Spanned<Signer>) -> Option<Spanned<SshKeyId>> {
     }
 }
 
-/// Reports a field that the trigger needs, unless its value was reported.
+/// Reports that a field which the trigger needs is missing, unless its value was reported as invalid.
 fn missing(run: &Spanned<Run>, key: &'static str, example: &str, diagnostics: &mut Diagnostics) {
     if run.invalid.contains(&key) {
         return;
@@ -287,8 +290,8 @@ fn missing(run: &Spanned<Run>, key: &'static str, example: &str, diagnostics: &m
     );
 }
 
-/// Reports triggers of the server on nodes that do not fetch their specs, where nothing would start a
-/// run, and an `interval` that nothing uses.
+/// Reports triggers and intervals that have no effect in the mode of a node: triggers that a server
+/// handles start runs only on nodes that fetch their specs.
 pub(super) fn check_modes(
     catalog: &Catalog,
     nodes: &[ResolvedNode],
@@ -298,15 +301,15 @@ pub(super) fn check_modes(
         let spec = catalog.specs.get(&node.spec.as_ref()?.value)?;
         spec.value.as_ref()?.run.as_ref()
     };
-    // Specs whose interval was reported, or has an effect on a node of the manifest.
-    let mut done = BTreeSet::new();
+    // Specs whose interval was reported, or has an effect on some node of the manifest.
+    let mut settled = BTreeSet::new();
     for node in nodes {
         let is_scheduled = |run: &Spanned<Run>| {
             let trigger = run.trigger.as_ref().map(|trigger| trigger.value);
             trigger == Some(Trigger::Schedule)
         };
         if node.mode.value == Mode::Pull || run_of(node).is_some_and(is_scheduled) {
-            done.extend(node.spec.as_ref().map(|spec| &spec.value));
+            settled.extend(node.spec.as_ref().map(|spec| &spec.value));
         }
     }
     for node in nodes {
@@ -322,13 +325,13 @@ pub(super) fn check_modes(
             (Mode::Pull, _) | (_, Some((Trigger::Schedule, _))) => {}
             (
                 Mode::Push | Mode::Hybrid,
-                Some((trigger @ (Trigger::Webhook | Trigger::Git), at)),
+                Some((trigger @ (Trigger::Webhook | Trigger::Git), span)),
             ) => {
-                diagnostics.push(needs_pull(node, trigger, at));
+                diagnostics.push(needs_pull(node, trigger, span));
             }
             (Mode::Push | Mode::Hybrid, None | Some((Trigger::Manual, _))) => {
                 if let Some(interval) = &run.interval
-                    && done.insert(&spec.value)
+                    && settled.insert(&spec.value)
                 {
                     diagnostics.push(unused_interval(node, interval.span));
                 }

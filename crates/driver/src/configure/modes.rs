@@ -1,7 +1,8 @@
 //! How each mode applies a spec, and how a node changes from one mode to another.
 //!
-//! While a node changes its mode, its published spec decides which mode it is in. Each change writes
-//! the record last, so that an interrupted change is detected and repeated.
+//! A node changes its mode in several steps; until the last one, its published spec shows that the
+//! change is not complete. The record of the node is written last, so that an interrupted change is
+//! detected and repeated.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -21,13 +22,15 @@ use crate::error::DriverError;
 use crate::publish::{Generation, TokenIssue};
 use crate::server::{NodeRoute, NodeToPublish, Progress, PublishedSpec, ServerClient};
 
-/// The first and the longest pause between two checks whether the agent of a node has failed.
+/// The first pause between two checks whether the agent of a node has failed.
 const FIRST_PULL_CHECK: Duration = Duration::from_secs(1);
+/// The longest pause between two checks whether the agent of a node has failed.
 const MAX_PULL_CHECK: Duration = Duration::from_secs(10);
-/// How long the report of a failed run may take: it was sent before the run ended.
+/// How long to wait for the report of a failed run. Short, because the node sends it before the run ends.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
 
 impl SiteConfigurer {
+    /// Returns the text of a node's spec.
     pub(super) async fn text_of(
         &self,
         doing: &str,
@@ -41,7 +44,8 @@ impl SiteConfigurer {
         .await
     }
 
-    /// Returns whether nothing is left to do for the mode of a node that the driver logs in to.
+    /// Returns whether the published spec of a node that the driver logs in to matches its mode. In the
+    /// mode `push`, no spec may be published.
     pub(super) async fn is_in_mode(
         &self,
         doing: &str,
@@ -56,17 +60,17 @@ impl SiteConfigurer {
         })
     }
 
-    /// Sends the spec over SSH, and follows the job there. A node that fetched its spec until now no
-    /// longer does.
+    /// Sends the spec over SSH, and follows the job on the node. If the node fetched its spec before, it
+    /// stops doing so.
     pub(super) async fn push(
         &self,
         doing: &str,
         node: &ConfigTarget,
         report: Progress,
     ) -> Result<bool, PortError> {
-        let is_left = node.mode_before.is_some_and(|before| before != Mode::Push)
+        let leaves_server = node.mode_before.is_some_and(|before| before != Mode::Push)
             || !self.is_in_mode(doing, node).await?;
-        if is_left {
+        if leaves_server {
             let remove =
                 |pusher: &Pusher, ssh: &Ssh| pusher.remove_service(ssh, NodeCertificate::Delete);
             self.on_node(doing, node, remove).await?;
@@ -86,7 +90,7 @@ impl SiteConfigurer {
             })
         })
         .await?;
-        if is_left {
+        if leaves_server {
             let why = "it is configured in the mode `push`";
             let withdrawn = self.server.withdraw(&node.guest, why).await;
             withdrawn.map_err(|error| error.at_port(doing))?;
@@ -109,17 +113,18 @@ impl SiteConfigurer {
         let published = async {
             let client = self.server.client().await?;
             self.require_accepted(&client, node).await?;
-            let again = self.generation(&client, node, &text).await?;
-            let what = self.to_publish(node, &text);
-            self.server.publish(&what, (TokenIssue::Keep, again)).await
+            let generation = self.generation(&client, node, &text).await?;
+            let spec = self.to_publish(node, &text);
+            let how = (TokenIssue::Keep, generation);
+            self.server.publish(&spec, how).await
         };
         let published = published.await.map_err(|error| error.at_port(doing))?;
         let generation = published.statement.generation;
         self.server.follow(node, generation, &report).await
     }
 
-    /// Publishes the spec, has the node fetch it now, and follows what it reports. A node that fetched
-    /// its spec by itself until now no longer does.
+    /// Publishes the spec, has the node fetch it now, and follows what it reports. If the node fetched
+    /// its spec by itself before, it stops doing so.
     pub(super) async fn hybrid(
         &self,
         doing: &str,
@@ -137,15 +142,13 @@ impl SiteConfigurer {
         self.start(doing, node, report).await
     }
 
-    /// Returns whether a node fetches its spec without being asked to.
+    /// Returns whether a node fetches its spec by itself, so that the driver need not log in.
     async fn fetches(&self, node: &ConfigTarget) -> Result<bool, DriverError> {
-        match node.mode_before {
-            Some(before) => Ok(before == Mode::Pull),
-            // Its first boot starts it.
-            None if node.is_new => Ok(true),
+        match fetches_by_record(node) {
+            Some(fetches) => Ok(fetches),
             None => {
                 let client = self.server.client().await?;
-                // Refuses a node that was revoked.
+                // An error for a node that was revoked.
                 self.require_accepted(&client, node).await?;
                 self.server.may_contact(&client, &node.guest).await
             }
@@ -159,7 +162,7 @@ impl SiteConfigurer {
         node: &ConfigTarget,
         report: Progress,
     ) -> Result<bool, PortError> {
-        // First, so that nothing is published for a node that cannot be reached.
+        // Before publishing, so that nothing is published for a node that cannot be reached.
         self.on_node(doing, node, Pusher::reach).await?;
         let text = self.text_of(doing, node).await?;
         let published = self.publish_to_start(node, &text).await;
@@ -181,29 +184,30 @@ impl SiteConfigurer {
             // Cancel safety: only reads.
             error = self.failure_of(doing, node, &run) => error,
         };
-        // A report that has arrived has the generation that failed.
+        // The report, if there is one, has more details than this error.
         let reported = tokio::time::timeout(REPORT_DELAY, follow).await;
         reported.unwrap_or(Err(error))
     }
 
-    /// Publishes the spec of a node that is asked to fetch it.
+    /// Publishes the spec of a node, before the driver has the node fetch it.
     async fn publish_to_start(
         &self,
         node: &ConfigTarget,
         text: &str,
     ) -> Result<PublishedSpec, DriverError> {
         let client = self.server.client().await?;
-        // A token that was never shown would end the enrolment of a node that has one.
+        // A node that has enrolled keeps its token: with a new token it would have to enrol again.
         let token = match self.require_accepted(&client, node).await? {
             true => TokenIssue::Keep,
             false => self.server.token_issue(&client, &node.guest).await?,
         };
-        let again = self.generation(&client, node, text).await?;
-        let what = self.to_publish(node, text);
-        self.server.publish(&what, (token, again)).await
+        let generation = self.generation(&client, node, text).await?;
+        let spec = self.to_publish(node, text);
+        self.server.publish(&spec, (token, generation)).await
     }
 
-    /// Returns the generation of a spec: a new one if the node failed to apply the last one.
+    /// Returns which generation a spec is published with: the next one if the node failed to apply the
+    /// last one.
     async fn generation(
         &self,
         client: &ServerClient,
@@ -224,7 +228,7 @@ impl SiteConfigurer {
         work: impl Fn(&Pusher, &Ssh) -> Result<T, PushError> + Send + 'static,
     ) -> Result<T, PortError> {
         let (own, to, at) = (self.clone(), node.clone(), doing.to_owned());
-        // Cancel safety: the work is done, and can be repeated.
+        // Cancel safety: the thread completes the work, which can be repeated.
         run_blocking(doing, move || {
             let pusher = own.pusher(&at)?;
             own.at_first(&at, &to, &to.ports, |ssh| work(&pusher, ssh))
@@ -232,7 +236,8 @@ impl SiteConfigurer {
         .await
     }
 
-    /// Waits until a run on a node has failed. A node that could not enrol cannot report why.
+    /// Waits until a run on a node has failed, and returns the error: a node that could not enrol cannot
+    /// report it. Does not return if the run succeeds.
     async fn failure_of(&self, doing: &str, node: &ConfigTarget, run: &PullRun) -> PortError {
         let mut pause = FIRST_PULL_CHECK;
         loop {
@@ -242,9 +247,9 @@ impl SiteConfigurer {
             let ask = move |pusher: &Pusher, ssh: &Ssh| pusher.pull_progress(ssh, &run);
             match self.on_node(doing, node, ask).await {
                 Ok(PullProgress::Failed(error)) => return error.to_port_error(doing),
-                // Its report follows.
+                // The node reports the result to the server.
                 Ok(PullProgress::Applied) => std::future::pending().await,
-                // It may not be reachable because of its changes.
+                // The run itself may make the node unreachable for a while.
                 Ok(PullProgress::Running) | Err(_) => {}
             }
         }
@@ -256,8 +261,8 @@ impl SiteConfigurer {
         client: &ServerClient,
         node: &ConfigTarget,
     ) -> Result<bool, DriverError> {
-        // Nothing is published for this guest, so that what the server knows is of a destroyed one:
-        // its UUID is the same, since it is derived from names.
+        // Without a published spec, an entry of the server belongs to an earlier guest that was
+        // destroyed. It has the same UUID, because UUIDs are derived from names.
         if !self.server.is_published(&node.guest).await? {
             return Ok(false);
         }
@@ -277,6 +282,7 @@ impl SiteConfigurer {
         Ok(status.enrolled.is_some())
     }
 
+    /// Returns what is published for a node.
     fn to_publish<'n>(&self, node: &'n ConfigTarget, text: &'n str) -> NodeToPublish<'n> {
         NodeToPublish {
             manifest: &node.manifest,
@@ -291,7 +297,7 @@ impl SiteConfigurer {
         }
     }
 
-    /// Describes the way to a node.
+    /// Returns how a node reaches the server.
     pub(crate) fn route(
         &self,
         host: &str,
@@ -302,6 +308,38 @@ impl SiteConfigurer {
             address,
             gateway,
             is_local: self.session.catalog.traits_of(host).is_this_machine,
+        }
+    }
+}
+
+/// Returns whether a node fetches its spec by itself, if its record and the plan show that.
+fn fetches_by_record(node: &ConfigTarget) -> Option<bool> {
+    match node.mode_before {
+        Some(before) => Some(before == Mode::Pull),
+        // The first boot starts the agent. A guest that an interrupted run left may have first-boot data
+        // for another mode.
+        None => node.is_created.then_some(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::node;
+    use super::*;
+
+    #[test]
+    fn a_guest_that_an_interrupted_run_left_is_not_assumed_to_fetch_its_spec() {
+        let mut left = node(true);
+        assert_eq!(fetches_by_record(&left), None);
+        left.is_created = true;
+        assert_eq!(fetches_by_record(&left), Some(true));
+        for (mode, fetches) in [
+            (Mode::Pull, true),
+            (Mode::Push, false),
+            (Mode::Hybrid, false),
+        ] {
+            left.mode_before = Some(mode);
+            assert_eq!(fetches_by_record(&left), Some(fetches));
         }
     }
 }

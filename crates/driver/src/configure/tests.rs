@@ -14,7 +14,7 @@ use crate::hosts::local::LOCAL;
 use crate::hosts::sim::SIM;
 
 /// A running node.
-fn node(is_new: bool) -> ConfigTarget {
+pub(super) fn node(is_new: bool) -> ConfigTarget {
     let wanted = json!({
         "uuid": "11111111-1111-4111-8111-111111111111", "kind": "vm", "host": "father",
         "cores": 1, "memory": 1024, "disk": 10, "storage": "local", "image_storage": "local",
@@ -38,6 +38,7 @@ fn node(is_new: bool) -> ConfigTarget {
             unseen: None,
         },
         is_new,
+        is_created: false,
         mode_before: None,
     }
 }

@@ -104,6 +104,12 @@ impl StagedUpdate {
         }
     }
 
+    /// Marks what was not started, after [`execute`](Self::execute) was dropped. The outcome of nodes that
+    /// were being updated is not known.
+    pub fn abort(&mut self) {
+        self.stop("it was aborted".to_owned());
+    }
+
     /// Marks what is left as not started.
     fn stop(&mut self, why: String) {
         for node in &mut self.nodes {
@@ -120,6 +126,8 @@ impl StagedUpdate {
         // A node needs the time for a restart twice: to end its services, and to start.
         let silent = self.runner.boot_limit() * 2;
         for nth in batch.iter().copied() {
+            // Until its end is known: the update may be aborted.
+            self.nodes[nth].entry.state = NodeUpdateState::Unknown;
             let Some(node) = self.nodes[nth].recorded.clone() else {
                 continue;
             };
@@ -151,12 +159,6 @@ impl StagedUpdate {
                 if !outcome.result.packages.is_empty() {
                     entry.packages = outcome.result.packages;
                 }
-            }
-        }
-        for nth in batch {
-            let entry = &mut self.nodes[*nth].entry;
-            if entry.state == NodeUpdateState::Planned {
-                entry.state = NodeUpdateState::Unknown;
             }
         }
     }

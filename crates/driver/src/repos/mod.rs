@@ -1,8 +1,9 @@
-//! Repositories that the server sends: a bare copy of each, with the working tree as a commit.
+//! Repositories that the server serves: a bare copy of each, with the working tree as a commit.
 //!
-//! The repositories of users are only read. `git` never runs with their configuration: it works in
-//! a directory of our own that borrows their objects, so their hooks, filters and other commands
-//! cannot be started. For root, it runs as the owner of the repository.
+//! The repositories of users are only read. `git` never runs with their configuration, so that their
+//! hooks, filters and other commands cannot be started: it runs in a temporary repository that uses the
+//! objects of the user's repository as an alternate. If the driver is root, `git` runs as the owner of
+//! the repository.
 
 mod copy;
 mod error;

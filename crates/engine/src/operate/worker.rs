@@ -1,6 +1,6 @@
 //! Executes one step, from its intent to its result.
 //!
-//! The intent is on disk before the act, the result before the event.
+//! The intent is recorded before the step acts, and the result before its event is emitted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,23 +52,23 @@ struct WorkerInner {
     clock: SharedClock,
     limits: Limits,
     point_observer: Option<Arc<dyn StepPointObserver>>,
-    /// Index of the nodes of the plan.
+    /// The index of each node in the plan.
     planned: BTreeMap<Key, usize>,
-    /// Records before the first guest was created or destroyed.
+    /// The records as they were before the first guest was created or destroyed.
     known: OnceCell<RecordIndex>,
     interrupt: Interrupt,
-    /// The numbers under which hosts are held.
+    /// The fence of the lock on each host.
     fences: Arc<BTreeMap<String, Fence>>,
 }
 
 /// Host and recorded name of a node.
 type Key = (String, String);
 
-/// Records, and their nesting.
+/// Records, and which nodes run inside which.
 #[derive(Default)]
 struct RecordIndex {
     records: Records,
-    /// Nodes inside each node.
+    /// The nodes that run on each node.
     inside: BTreeMap<Key, Vec<Key>>,
 }
 
@@ -79,7 +79,7 @@ impl Worker {
         direction: Direction,
         interrupt: Interrupt,
     ) -> Self {
-        let set = operator.limits.timeouts;
+        let overrides = operator.limits.timeouts;
         Self(Arc::new(WorkerInner {
             run: execution.run,
             mark: execution.mark.clone(),
@@ -92,7 +92,7 @@ impl Worker {
             hub: execution.hub.clone(),
             clock: operator.clock.clone(),
             limits: Limits {
-                timeouts: execution.plan.timeouts.with(&set),
+                timeouts: execution.plan.timeouts.with(&overrides),
                 ..operator.limits
             },
             point_observer: operator.point_observer.clone(),
@@ -101,7 +101,7 @@ impl Worker {
                 .nodes
                 .iter()
                 .enumerate()
-                .map(|(at, node)| ((node.host.clone(), node.record_name().to_owned()), at))
+                .map(|(index, node)| ((node.host.clone(), node.record_name().to_owned()), index))
                 .collect(),
             known: OnceCell::new(),
             interrupt,
@@ -112,36 +112,40 @@ impl Worker {
     /// Executes or undoes a step.
     pub(super) async fn work(
         &self,
-        at: usize,
+        index: usize,
         before: (StepState, Option<bool>),
     ) -> Result<StepResult, JournalError> {
-        self.0.work(at, before).await
+        self.0.work(index, before).await
     }
 
     /// Records that a step panicked. It counts as failed, because it may have acted; undoing it
     /// inspects the guest.
-    pub(super) async fn panicked(&self, at: usize, what: &str) -> Result<StepResult, JournalError> {
-        let step = &self.0.plan.steps[at];
+    pub(super) async fn panicked(
+        &self,
+        index: usize,
+        message: &str,
+    ) -> Result<StepResult, JournalError> {
+        let step = &self.0.plan.steps[index];
         let doing = format!("{} `{}`", step.kind.name(), subject(&self.0.plan, step));
         let error = PortError {
             hint: "this is a bug of homestak; please report it".into(),
-            ..PortError::bug(&doing, &what)
+            ..PortError::bug(&doing, &message)
         };
-        self.0.record(at, &Err(error), None, 0.0).await
+        self.0.record(index, &Err(error), None, 0.0).await
     }
 }
 
 impl WorkerInner {
     async fn work(
         &self,
-        at: usize,
+        index: usize,
         (before, changed): (StepState, Option<bool>),
     ) -> Result<StepResult, JournalError> {
-        let earlier = self.earlier(at).await?;
-        self.begin(at).await?;
+        let earlier = self.earlier(index).await?;
+        self.begin(index).await?;
         let task = StepTask {
             plan: self.plan.clone(),
-            step: self.plan.steps[at].clone(),
+            step: self.plan.steps[index].clone(),
             context: self.context.clone(),
             seeds: self.seeds.clone(),
             configurer: self.configurer.clone(),
@@ -154,9 +158,9 @@ impl WorkerInner {
             began: Arc::default(),
         };
         let begun = self.clock.now();
-        let context = StepContext::new(&self.hub, task.subject(), self.fence(at));
+        let context = StepContext::new(&self.hub, task.subject(), self.fence(index));
         let work = with_context(context, with_retries(&task, self.direction));
-        let only_follows =
+        let is_monitored =
             self.direction == Direction::Forward && task.step.kind == StepKind::Configure;
         let mut interrupt = self.interrupt.clone();
         let result = tokio::select! {
@@ -164,25 +168,27 @@ impl WorkerInner {
             // Cancel safety: the dropped future only monitors a node that continues on its own.
             result = stoppable(self.interrupt.flag(), work) => result,
             // Cancel safety: only waits for a flag.
-            () = interrupt.requested(), if only_follows => {
+            () = interrupt.requested(), if is_monitored => {
                 let subject = task.subject();
                 let pulls = task.node().is_ok_and(NodePlan::pulls);
-                let text = self.unfollowed_text(pulls, task.began.load(Ordering::Relaxed));
+                let text = self.unmonitored_text(pulls, task.began.load(Ordering::Relaxed));
                 self.hub.emit(EventKind::Warning { subject, text });
                 None
             }
         };
-        // Before the result is recorded: a step without a result is repeated, and deletes again.
+        // Before the result is recorded: if this is interrupted, the step has no result, so that it is
+        // repeated and deletes what is left.
         let result = match result {
             Some(Ok(outcome)) => {
-                let forgotten = stoppable(self.interrupt.flag(), self.forget(at, &outcome)).await;
+                let forgotten =
+                    stoppable(self.interrupt.flag(), self.forget(index, &outcome)).await;
                 forgotten.transpose()?.map(|done| done.map(|()| outcome))
             }
             other => other,
         };
         let Some(result) = result else {
-            // Its wait was interrupted: only the intent is recorded, so that it is probed on
-            // resume.
+            // The step was interrupted while it waited. It has an intent without a result, so that
+            // `resume` inspects what it did.
             let state = match self.direction {
                 Direction::Forward => StepState::Begun,
                 Direction::Back => StepState::Undoing,
@@ -194,13 +200,13 @@ impl WorkerInner {
         };
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
         self.point(StepPoint::AfterAct);
-        let ended = self.record(at, &result, earlier, seconds).await?;
+        let ended = self.record(index, &result, earlier, seconds).await?;
         self.point(StepPoint::AfterResult);
         Ok(ended)
     }
 
     /// Returns the message for a node that is no longer monitored.
-    fn unfollowed_text(&self, pulls: bool, began: bool) -> String {
+    fn unmonitored_text(&self, pulls: bool, began: bool) -> String {
         if pulls {
             let text = match began {
                 true => "the node continues on its own, and reports to the server",
@@ -218,9 +224,9 @@ impl WorkerInner {
         )
     }
 
-    /// Returns the number under which the host of a step is held.
-    fn fence(&self, at: usize) -> Option<Fence> {
-        let step = &self.plan.steps[at];
+    /// Returns the fence of the lock on the host of a step.
+    fn fence(&self, index: usize) -> Option<Fence> {
+        let step = &self.plan.steps[index];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let image = step.image.and_then(|image| self.plan.images.get(image));
         let host = node.map(|node| &node.host);
@@ -228,6 +234,7 @@ impl WorkerInner {
         self.fences.get(host).cloned()
     }
 
+    /// Reports that a point was reached, in tests.
     fn point(&self, point: StepPoint) {
         if let Some(point_observer) = &self.point_observer {
             point_observer.reached(point);
@@ -236,12 +243,12 @@ impl WorkerInner {
 
     async fn append(
         &self,
-        at: usize,
+        index: usize,
         happened: StepEvent,
         record: Option<NodeRecord>,
     ) -> Result<(), JournalError> {
         let entry = Entry {
-            step: Some(self.plan.steps[at].id.clone()),
+            step: Some(self.plan.steps[index].id.clone()),
             happened,
             at: self.clock.now(),
             record,
@@ -249,9 +256,10 @@ impl WorkerInner {
         self.journal.append(self.run, &entry).await
     }
 
-    /// Returns the earlier record of the guest that a step creates, if it was ever seen.
-    async fn earlier(&self, at: usize) -> Result<Option<NodeRecord>, JournalError> {
-        let step = &self.plan.steps[at];
+    /// Returns the earlier record of the guest that a step creates, if that guest existed before. It is
+    /// valid again if the step is refused.
+    async fn earlier(&self, index: usize) -> Result<Option<NodeRecord>, JournalError> {
+        let step = &self.plan.steps[index];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let created = (self.direction, step.kind) == (Direction::Forward, StepKind::Create);
         // Guests in a node that is replaced are deleted with it.
@@ -266,16 +274,17 @@ impl WorkerInner {
             return Ok(None);
         };
         // Read once, before any record is replaced.
-        let known = self.known.get_or_try_init(|| self.read()).await?;
+        let known = self.known.get_or_try_init(|| self.read_records()).await?;
         let record = known.records.of(&node.name, &node.host);
-        let same = |record: &&NodeRecord| {
+        let is_of_guest = |record: &&NodeRecord| {
             let planned = planned(node).is_some_and(|guest| guest.uuid == record.guest.uuid);
             planned && record.guest.vmid.is_some()
         };
-        Ok(record.filter(same).cloned())
+        Ok(record.filter(is_of_guest).cloned())
     }
 
-    async fn read(&self) -> Result<RecordIndex, JournalError> {
+    /// Reads the records of the manifest on all hosts.
+    async fn read_records(&self) -> Result<RecordIndex, JournalError> {
         let mut known = RecordIndex::default();
         for host in &self.plan.hosts {
             let scope = Scope {
@@ -296,20 +305,22 @@ impl WorkerInner {
     }
 
     /// Records the intent.
-    async fn begin(&self, at: usize) -> Result<(), JournalError> {
-        let step = &self.plan.steps[at];
+    async fn begin(&self, index: usize) -> Result<(), JournalError> {
+        let step = &self.plan.steps[index];
         self.point(StepPoint::BeforeIntent);
         let happened = match self.direction {
             Direction::Forward => StepEvent::Intent,
             Direction::Back => StepEvent::UndoIntent,
         };
         let record = match (self.direction, step.kind) {
-            (Direction::Forward, StepKind::Create) => self.record_of(at, NodeStatus::Creating),
-            (Direction::Forward, StepKind::Destroy) => self.record_of(at, NodeStatus::Destroying),
+            (Direction::Forward, StepKind::Create) => self.record_of(index, NodeStatus::Creating),
+            (Direction::Forward, StepKind::Destroy) => {
+                self.record_of(index, NodeStatus::Destroying)
+            }
             // Whether undoing a create deletes the guest is decided when it is inspected.
             _ => None,
         };
-        self.append(at, happened, record).await?;
+        self.append(index, happened, record).await?;
         self.point(StepPoint::AfterIntent);
         self.hub.emit(EventKind::StepStarted {
             subject: subject(&self.plan, step),
@@ -322,16 +333,16 @@ impl WorkerInner {
     /// Records the result of a step.
     async fn record(
         &self,
-        at: usize,
+        index: usize,
         result: &Result<steps::StepOutcome, PortError>,
         earlier: Option<NodeRecord>,
         seconds: f64,
     ) -> Result<StepResult, JournalError> {
-        let step = &self.plan.steps[at];
+        let step = &self.plan.steps[index];
         let undo = self.direction == Direction::Back;
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let subject = subject(&self.plan, step);
-        let (happened, state, what) = match result {
+        let (happened, state, event) = match result {
             Ok(outcome) => {
                 if let Some(node) = node {
                     let context = &self.context;
@@ -339,7 +350,7 @@ impl WorkerInner {
                 }
                 let changed = outcome.changed;
                 let guest = node.and_then(|node| self.context.guest(&node.name));
-                let what = EventKind::StepDone {
+                let event = EventKind::StepDone {
                     step: step.kind,
                     undo,
                     changed,
@@ -350,14 +361,14 @@ impl WorkerInner {
                     subject,
                 };
                 if undo {
-                    (StepEvent::Undone { changed }, StepState::Undone, what)
+                    (StepEvent::Undone { changed }, StepState::Undone, event)
                 } else {
-                    (StepEvent::Done { changed }, StepState::Done, what)
+                    (StepEvent::Done { changed }, StepState::Done, event)
                 }
             }
             Err(error) => {
                 let error = StepError::from(error);
-                let what = EventKind::StepFailed {
+                let event = EventKind::StepFailed {
                     step: step.kind,
                     undo,
                     error: error.clone(),
@@ -366,28 +377,28 @@ impl WorkerInner {
                 };
                 if undo {
                     let stuck = StepState::Stuck(error.clone());
-                    (StepEvent::UndoFailed(error), stuck, what)
+                    (StepEvent::UndoFailed(error), stuck, event)
                 } else {
                     let failed = StepState::Failed(error.clone());
-                    (StepEvent::Failed(error), failed, what)
+                    (StepEvent::Failed(error), failed, event)
                 }
             }
         };
         let outcome = result.as_ref().ok();
-        let status = outcome.and_then(|outcome| self.status_after(at, outcome));
+        let status = outcome.and_then(|outcome| self.status_after(index, outcome));
         let record = match result {
-            Ok(_) => status.and_then(|status| self.record_of(at, status)),
-            // It matches its spec except for what was refused.
+            Ok(_) => status.and_then(|status| self.record_of(index, status)),
+            // The node matches its spec except for the refused changes.
             Err(error) if error.class == ErrorClass::Partly && !undo => {
-                self.record_of(at, NodeStatus::Ready)
+                self.record_of(index, self.status_when_configured(index))
             }
-            // Nothing was created, so that the earlier record is still valid.
+            // A refused create has created nothing, so that the earlier record is still valid.
             Err(error) => earlier.filter(|_| error.class == ErrorClass::Refused),
         };
-        self.append(at, happened.clone(), record).await?;
+        self.append(index, happened.clone(), record).await?;
         if status == Some(NodeStatus::Destroyed) {
-            for record in self.records_inside(at).await? {
-                self.append(at, happened.clone(), Some(record)).await?;
+            for record in self.records_inside(index).await? {
+                self.append(index, happened.clone(), Some(record)).await?;
             }
         }
         if outcome.is_some_and(|outcome| outcome.kept) {
@@ -400,7 +411,7 @@ impl WorkerInner {
             Ok(outcome) => tracing::info!(seconds, changed = outcome.changed, "step finished"),
             Err(error) => tracing::warn!(seconds, class = ?error.class, %error, "step failed"),
         }
-        self.hub.emit(what);
+        self.hub.emit(event);
         Ok(StepResult {
             state,
             changed: outcome.is_some_and(|outcome| outcome.changed),
@@ -408,8 +419,8 @@ impl WorkerInner {
     }
 
     /// Returns the status of a node after a step.
-    fn status_after(&self, at: usize, outcome: &steps::StepOutcome) -> Option<NodeStatus> {
-        let step = &self.plan.steps[at];
+    fn status_after(&self, index: usize, outcome: &steps::StepOutcome) -> Option<NodeStatus> {
+        let step = &self.plan.steps[index];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         match (self.direction, step.kind) {
             (Direction::Back, StepKind::Create) if outcome.kept => None,
@@ -418,14 +429,8 @@ impl WorkerInner {
                 known.map(|known| known.record.status)
             }
             (Direction::Forward, StepKind::Create) => Some(NodeStatus::Created),
-            // It is ready once its first-boot data, which may hold secrets, is removed.
-            (Direction::Forward, StepKind::Ready | StepKind::Configure)
-                if is_discarded(&self.plan.steps, at) =>
-            {
-                Some(NodeStatus::Created)
-            }
             (Direction::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
-                Some(NodeStatus::Ready)
+                Some(self.status_when_configured(index))
             }
             (Direction::Forward, StepKind::Stop)
                 if node.is_some_and(|node| node.wanted.is_some()) =>
@@ -440,17 +445,26 @@ impl WorkerInner {
         }
     }
 
-    /// Deletes what was kept for the guests that a step deleted.
+    /// Returns the status of a node that is reachable or configured after a step. It counts as ready only
+    /// after its first-boot data, which may contain secrets, is removed.
+    fn status_when_configured(&self, index: usize) -> NodeStatus {
+        match is_discarded(&self.plan.steps, index) {
+            true => NodeStatus::Created,
+            false => NodeStatus::Ready,
+        }
+    }
+
+    /// Deletes stored data, such as host keys, of the guests that a step deleted.
     async fn forget(
         &self,
-        at: usize,
+        index: usize,
         outcome: &steps::StepOutcome,
     ) -> Result<Result<(), PortError>, JournalError> {
-        if self.status_after(at, outcome) != Some(NodeStatus::Destroyed) {
+        if self.status_after(index, outcome) != Some(NodeStatus::Destroyed) {
             return Ok(Ok(()));
         }
-        let records_inside = self.records_inside(at).await?;
-        let destroyed = self.record_of(at, NodeStatus::Destroyed);
+        let records_inside = self.records_inside(index).await?;
+        let destroyed = self.record_of(index, NodeStatus::Destroyed);
         for record in destroyed.iter().chain(&records_inside) {
             if let Err(error) = self.seeds.forget(&record.guest.uuid).await {
                 return Ok(Err(error));
@@ -459,28 +473,28 @@ impl WorkerInner {
         Ok(Ok(()))
     }
 
-    /// Returns the records of nodes inside a deleted guest that have no steps in the plan: they
-    /// were deleted with it.
-    async fn records_inside(&self, at: usize) -> Result<Vec<NodeRecord>, JournalError> {
+    /// Returns the records, as destroyed, of nodes that ran on a deleted guest and were deleted with it.
+    /// Nodes with steps of their own are not included.
+    async fn records_inside(&self, index: usize) -> Result<Vec<NodeRecord>, JournalError> {
         let nodes = &self.plan.nodes;
-        let Some(node) = self.plan.steps[at].node.and_then(|node| nodes.get(node)) else {
+        let Some(node) = self.plan.steps[index].node.and_then(|node| nodes.get(node)) else {
             return Ok(Vec::new());
         };
-        let known = self.known.get_or_try_init(|| self.read()).await?;
+        let known = self.known.get_or_try_init(|| self.read_records()).await?;
         let mut records: Vec<NodeRecord> = Vec::new();
-        let mut open = vec![node.record_name()];
-        while let Some(parent) = open.pop() {
+        let mut parents = vec![node.record_name()];
+        while let Some(parent) = parents.pop() {
             let inside = known.inside.get(&(node.host.clone(), parent.to_owned()));
             for key in inside.into_iter().flatten() {
-                let planned = self.planned.get(key).and_then(|at| nodes.get(*at));
-                let settled = planned.is_some_and(|node| match self.direction {
+                let planned = self.planned.get(key).and_then(|index| nodes.get(*index));
+                let has_steps = planned.is_some_and(|node| match self.direction {
                     Direction::Forward => matches!(node.action, Action::Destroy | Action::Replace),
                     Direction::Back => node.action.changes(),
                 });
-                let again = records.iter().any(|record| record.name == key.1);
+                let is_repeated = records.iter().any(|record| record.name == key.1);
                 let record = known.records.of(&key.1, &key.0);
-                if let Some(record) = record.filter(|_| !settled && !again) {
-                    open.push(&record.name);
+                if let Some(record) = record.filter(|_| !has_steps && !is_repeated) {
+                    parents.push(&record.name);
                     records.push(NodeRecord {
                         status: NodeStatus::Destroyed,
                         ..record.clone()
@@ -491,11 +505,11 @@ impl WorkerInner {
         Ok(records)
     }
 
-    /// Returns the last configuration of the guest.
+    /// Returns the spec that is applied to a guest after a step.
     fn configured(&self, step: &Step, node: &NodePlan, guest: &GuestRef) -> Option<AppliedSpec> {
         let is_configured = match step.kind {
             StepKind::Configure => true,
-            // It is removed after the node has configured itself.
+            // The first-boot data of such a node is removed after the node has configured itself.
             StepKind::Discard => node.pulls(),
             _ => false,
         };
@@ -512,22 +526,22 @@ impl WorkerInner {
         same.and_then(|found| found.configured.clone())
     }
 
-    /// Returns the site of a record: none while the guest has an identity of the first format,
-    /// until `reidentify`.
+    /// Returns the site of a guest's record: none for a guest with an identity of the first format, until
+    /// `reidentify` gives it a new one.
     fn site_of(&self, node: &NodePlan, guest: &GuestRef) -> Option<SiteId> {
-        let first_form = node
+        let has_first_format = node
             .found
             .as_ref()
             .is_some_and(|found| found.guest.uuid == guest.uuid && found.legacy_identity);
-        self.plan.site.clone().filter(|_| !first_form)
+        self.plan.site.clone().filter(|_| !has_first_format)
     }
 
-    /// Returns the record of a step's node.
-    fn record_of(&self, at: usize, status: NodeStatus) -> Option<NodeRecord> {
-        let step = &self.plan.steps[at];
+    /// Returns the record of a step's node with a status.
+    fn record_of(&self, index: usize, status: NodeStatus) -> Option<NodeRecord> {
+        let step = &self.plan.steps[index];
         let node = self.plan.nodes.get(step.node?)?;
         let found = node.found.as_ref();
-        // For a node that is replaced, the old guest until it is deleted.
+        // The steps that delete a guest record the existing one: a replaced node has a new one too.
         let old = matches!(step.kind, StepKind::Stop | StepKind::Destroy);
         let guest: GuestRef = match found.filter(|_| old) {
             Some(found) => found.guest.clone(),
@@ -541,7 +555,7 @@ impl WorkerInner {
             });
         }
         let configured = self.configured(step, node, &guest);
-        // A guest that was created to host others may still host some.
+        // A guest that was created for guests to run on it may still have some.
         let same = found.filter(|found| found.guest.uuid == guest.uuid);
         let hosted = same.and_then(|found| found.hosts_guests);
         let hosts_guests = match (node.wanted.as_ref(), hosted) {
@@ -549,7 +563,7 @@ impl WorkerInner {
             (Some(wanted), Some(false) | None) => Some(wanted.hosts_guests),
             (None, hosted) => hosted,
         };
-        // Until an existing guest is reached, nothing more is known about it.
+        // An existing guest that was never reached may have another source than the plan wants.
         let is_known = status == NodeStatus::Ready || same.is_none_or(|one| one.ready.is_some());
         let wanted = node.wanted.as_ref().filter(|_| is_known);
         Some(NodeRecord {
@@ -568,10 +582,10 @@ impl WorkerInner {
     }
 }
 
-/// Returns whether a later step removes the first-boot data of a step's node. The steps that run and
-/// configure a node follow each other.
-fn is_discarded(steps: &[Step], at: usize) -> bool {
-    let later = steps[at..].iter().skip(1);
-    let mut later = later.take_while(|step| step.node == steps[at].node);
+/// Returns whether a later step removes the first-boot data of a step's node. The steps that start and
+/// configure a node are adjacent in a plan.
+fn is_discarded(steps: &[Step], index: usize) -> bool {
+    let later = steps[index..].iter().skip(1);
+    let mut later = later.take_while(|step| step.node == steps[index].node);
     later.any(|step| step.kind == StepKind::Discard)
 }

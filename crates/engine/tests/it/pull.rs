@@ -9,7 +9,7 @@ use homestak_core::plan::{Action, NodeStatus, StepKind};
 use homestak_engine::events::EventKind;
 use homestak_engine::journal::RunOutcome;
 use homestak_engine::operate::{Interrupt, UndoEffect, rollback_plan};
-use homestak_engine::ports::{HostConnector, PortError, Provider};
+use homestak_engine::ports::{ErrorClass, HostConnector, PortError, Provider};
 
 use crate::env::TestEnv;
 
@@ -134,4 +134,26 @@ async fn a_new_spec_of_a_node_that_configures_itself_is_not_claimed_to_be_revert
     assert_eq!(ended, RunOutcome::RolledBack);
     let known = env.configurer.known.lock().unwrap();
     assert_eq!(known["one"].1, "two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partly_refused_node_is_ready_only_after_its_first_boot_data_was_removed() {
+    let env = pulling();
+    let failing = &env.configurer.failing;
+    failing
+        .lock()
+        .unwrap()
+        .insert("one".to_owned(), ErrorClass::Partly);
+    assert_eq!(env.apply(ONE).await, RunOutcome::Failed);
+    let run = env.last_run();
+    let status_after = |kind: StepKind| {
+        let entries = run.entries.iter().filter(|entry| {
+            let step = entry.step.as_ref().map(|step| step.as_str());
+            step.is_some_and(|step| step.starts_with(kind.name()))
+        });
+        let mut records = entries.filter_map(|entry| entry.record.as_ref());
+        records.next_back().map(|record| record.status)
+    };
+    let after = [StepKind::Configure, StepKind::Discard].map(status_after);
+    assert_eq!(after, [NodeStatus::Created, NodeStatus::Ready].map(Some));
 }

@@ -66,7 +66,7 @@ impl Local {
         let namespaces = net::namespaces(&prefix).into_iter();
         found.extend(namespaces.filter(alone).map(Leftover::Namespace));
         found.extend(
-            container::traces(&prefix)
+            container::leftover_names(&prefix)
                 .into_iter()
                 .filter(alone)
                 .map(Leftover::NspawnDirectories),
@@ -119,13 +119,13 @@ impl Local {
             Leftover::Cgroup(part) => {
                 let group =
                     cgroup::Cgroup::new(self.hierarchies.clone(), self.instance.name(), part);
-                container::stop(&group, StopMode::Now);
+                container::stop(&group, StopMode::Now)?;
                 group.remove();
                 Ok(())
             }
             Leftover::Namespace(name) => net::unplug(name),
             Leftover::NspawnDirectories(part) => {
-                container::sweep(part);
+                container::remove_leftovers(part);
                 Ok(())
             }
             Leftover::Link(name) => net::untap(self.bridge().as_deref(), name),

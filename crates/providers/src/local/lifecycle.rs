@@ -390,9 +390,9 @@ impl Local {
                 true => StopMode::Now,
                 false => halt,
             };
-            machine::stop(&directory, &self.group(node.vmid), halt);
+            machine::stop(&directory, &self.group(node.vmid), halt)?;
         }
-        self.halt(node.vmid, halt);
+        self.halt(node.vmid, halt)?;
         self.disconnect(&node)
     }
 
@@ -403,11 +403,12 @@ impl Local {
         }
     }
 
-    pub(super) fn halt(&self, vmid: u32, halt: StopMode) {
+    pub(super) fn halt(&self, vmid: u32, halt: StopMode) -> Result<(), PortError> {
         let group = self.group(vmid);
-        container::stop(&group, halt);
+        container::stop(&group, halt)?;
         group.remove();
-        container::sweep(&self.instance.part(vmid));
+        container::remove_leftovers(&self.instance.part(vmid));
+        Ok(())
     }
 
     pub(super) fn destroy_node(&self, guest: &GuestRef) -> Result<(), PortError> {
@@ -428,7 +429,7 @@ impl Local {
                         "stop it first",
                     ));
                 }
-                self.halt(node.vmid, StopMode::Now);
+                self.halt(node.vmid, StopMode::Now)?;
                 if node::is_held(&self.instance.node(&node.uuid)) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),

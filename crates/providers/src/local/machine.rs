@@ -216,7 +216,7 @@ impl MachineStarter<'_> {
 }
 
 /// Stops a machine: ACPI shutdown first, then power off.
-pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
+pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) -> Result<(), PortError> {
     if let StopMode::Graceful(patience) = halt {
         let mut left = patience;
         while !left.is_zero() {
@@ -225,8 +225,8 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
                 let _ = qmp.execute("system_powerdown", &Json::Null);
             }
             let turn = left.min(PRESS);
-            if container::ended(group, turn) {
-                return;
+            if container::wait_until_ended(group, turn) {
+                return Ok(());
             }
             left = left.saturating_sub(turn);
         }
@@ -234,9 +234,9 @@ pub(super) fn stop(directory: &Path, group: &Cgroup, halt: StopMode) {
     // QEMU closes its disk properly, if it still can.
     if let Ok(mut qmp) = Qmp::open(directory) {
         let _ = qmp.execute("quit", &Json::Null);
-        container::ended(group, Duration::from_secs(1));
+        container::wait_until_ended(group, Duration::from_secs(1));
     }
-    container::stop(group, StopMode::Now);
+    container::stop(group, StopMode::Now)
 }
 
 /// Removes the first-boot data: the CD is ejected and deleted.

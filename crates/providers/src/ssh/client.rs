@@ -15,20 +15,22 @@ use super::error::SshError;
 use super::keyring::Keyring;
 use super::{multiplex, process};
 
-/// Keepalive interval in seconds, and how many may remain unanswered.
-const ALIVE: (u32, u32) = (5, 3);
+/// Interval of keepalive messages, in seconds.
+const KEEPALIVE_INTERVAL: u32 = 5;
+/// How many keepalive messages may remain unanswered.
+const MAX_UNANSWERED: u32 = 3;
 /// How long a connection is kept for the next command, in seconds.
 const PERSIST: u32 = 60;
-/// How much a command may print in all when its output is read as a whole, in bytes: far more than
-/// any answer of an agent has, and little enough for the memory of a driver with many nodes.
+/// The most output of a command that [`Ssh::run`] accepts, in bytes for each of stdout and stderr. An
+/// agent prints far less, and a driver with many nodes has memory for it.
 pub const MAX_OUTPUT: usize = 16 << 20;
-/// How long a line may be, in bytes. A longer one is passed on in parts.
-const MAX_LENGTH: u64 = 1 << 20;
-/// How long a command may take whose output is read as a whole, unless its caller knows better: a
-/// host inside a node creates guests in one.
+/// The longest line, in bytes. A longer one is split.
+const MAX_LINE: u64 = 1 << 20;
+/// How long [`Ssh::run`] waits for a command, unless its caller sets another time. Creating guests
+/// inside a node is one command, which may take long.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3_600);
-/// The code with which `ssh` itself fails.
-const OWN: i32 = 255;
+/// The exit code of `ssh` when it fails itself. A command can have the same one.
+const SSH_FAILED: i32 = 255;
 
 /// Which host keys are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +50,15 @@ pub struct Ssh {
     address: String,
     user: String,
     alias: String,
-    trust: HostKeyPolicy,
+    host_keys: HostKeyPolicy,
     config: Option<PathBuf>,
     port: Option<u16>,
+    /// Whether commands share one connection.
     shared: bool,
     /// Timeout for establishing a connection.
-    connect: Duration,
-    limit: Duration,
+    connect_timeout: Duration,
+    /// Timeout of a command whose output is returned at its end.
+    timeout: Duration,
 }
 
 /// What a command printed, and how it ended.
@@ -71,43 +75,44 @@ pub struct Output {
 /// An output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// On stdout.
+    /// Standard output.
     Out,
-    /// On stderr.
+    /// Standard error.
     Err,
 }
 
 impl Ssh {
-    /// Connects to a user at an address. `alias` is what the node's host key is pinned under: the UUID
-    /// of its guest.
+    /// Describes the connection to a node as a user; the first command establishes it. `alias` is the
+    /// name of the node's host key in `known_hosts`: the UUID of its guest.
     pub fn to(keyring: &Keyring, address: IpAddr, user: &str, alias: &str) -> Self {
         Self {
             keyring: keyring.clone(),
             address: address.to_string(),
             user: user.to_owned(),
             alias: alias.to_owned(),
-            trust: HostKeyPolicy::Pinned,
+            host_keys: HostKeyPolicy::Pinned,
             config: None,
             port: None,
             shared: true,
-            connect: Duration::from_secs(timeouts::Limit::Ssh.default_seconds()),
-            limit: DEFAULT_TIMEOUT,
+            connect_timeout: Duration::from_secs(timeouts::Limit::Ssh.default_seconds()),
+            timeout: DEFAULT_TIMEOUT,
         }
     }
 
-    /// Connects to a machine that is no node, as `ssh USER@HOST` does without asking.
+    /// Describes the connection to a machine that is not a node. It is established with the user's own
+    /// keys and known hosts, as by `ssh USER@HOST`, but without prompts.
     pub fn to_machine(keyring: &Keyring, host: &str, user: &str) -> Self {
         Self {
             keyring: keyring.clone(),
             address: host.to_owned(),
             user: user.to_owned(),
             alias: format!("machine {host}"),
-            trust: HostKeyPolicy::User,
+            host_keys: HostKeyPolicy::User,
             config: None,
             port: None,
             shared: true,
-            connect: Duration::from_secs(timeouts::Limit::Ssh.default_seconds()),
-            limit: DEFAULT_TIMEOUT,
+            connect_timeout: Duration::from_secs(timeouts::Limit::Ssh.default_seconds()),
+            timeout: DEFAULT_TIMEOUT,
         }
     }
 
@@ -127,15 +132,15 @@ impl Ssh {
 
     /// Sets the timeout for establishing a connection.
     #[must_use]
-    pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
-        self.connect = limit;
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
         self
     }
 
     /// Sets which host keys are accepted.
     #[must_use]
-    pub fn with_host_key_policy(mut self, trust: HostKeyPolicy) -> Self {
-        self.trust = trust;
+    pub fn with_host_key_policy(mut self, policy: HostKeyPolicy) -> Self {
+        self.host_keys = policy;
         self
     }
 
@@ -151,7 +156,7 @@ impl Ssh {
         self.all_arguments(true)
     }
 
-    fn all_arguments(&self, person: bool) -> Vec<OsString> {
+    fn all_arguments(&self, interactive: bool) -> Vec<OsString> {
         let mut all: Vec<OsString> = Vec::new();
         if let Some(file) = &self.config {
             all.extend([OsString::from("-F"), file.into()]);
@@ -161,7 +166,7 @@ impl Ssh {
             text.push(value);
             all.extend([OsString::from("-o"), text]);
         };
-        let (known, strict) = match (self.trust, person) {
+        let (known, strict) = match (self.host_keys, interactive) {
             (HostKeyPolicy::Pinned, _) => (Some(self.keyring.known_hosts()), "yes"),
             (HostKeyPolicy::Ask, true) => (Some(self.keyring.seen_hosts()), "ask"),
             (HostKeyPolicy::Ask, false) => (Some(self.keyring.seen_hosts()), "yes"),
@@ -172,24 +177,28 @@ impl Ssh {
             option("HostKeyAlias", self.alias.clone().into());
             option("UserKnownHostsFile", quoted(known));
             option("GlobalKnownHostsFile", "/dev/null".into());
-            // Only the entries that we wrote are valid.
+            // Only host keys that the driver recorded are accepted.
             option("UpdateHostKeys", "no".into());
             option("CheckHostIP", "no".into());
             option("HashKnownHosts", "no".into());
-            option("IdentityFile", quoted(self.keyring.own_file()));
-            // An SSH agent with many keys would exceed the allowed attempts.
+            option("IdentityFile", quoted(self.keyring.driver_key_file()));
+            // Otherwise the keys of an SSH agent are offered first, and the server may reject the
+            // connection after too many of them.
             option("IdentitiesOnly", "yes".into());
         }
-        option("ConnectTimeout", self.connect.as_secs().to_string().into());
-        option("ServerAliveInterval", ALIVE.0.to_string().into());
-        option("ServerAliveCountMax", ALIVE.1.to_string().into());
+        option(
+            "ConnectTimeout",
+            self.connect_timeout.as_secs().to_string().into(),
+        );
+        option("ServerAliveInterval", KEEPALIVE_INTERVAL.to_string().into());
+        option("ServerAliveCountMax", MAX_UNANSWERED.to_string().into());
         // A node must not use the user's agent, ports or programs, whatever their configuration
         // allows for other machines.
         option("ForwardAgent", "no".into());
         option("ForwardX11", "no".into());
         option("ClearAllForwardings", "yes".into());
         option("PermitLocalCommand", "no".into());
-        if !person {
+        if !interactive {
             option("BatchMode", "yes".into());
             option("LogLevel", "ERROR".into());
         }
@@ -200,11 +209,12 @@ impl Ssh {
             option("Port", port.clone().into());
         }
         let config = config.as_deref().unwrap_or_default();
-        let whom = [&address, &self.user, config, port.as_str()];
+        let endpoint = [&address, &self.user, config, port.as_str()];
         if !self.shared {
             option("ControlMaster", "no".into());
             option("ControlPath", "none".into());
-        } else if let Some(socket) = multiplex::socket(self.keyring.directory(), &self.alias, &whom)
+        } else if let Some(socket) =
+            multiplex::socket(self.keyring.directory(), &self.alias, &endpoint)
         {
             option("ControlMaster", "auto".into());
             option("ControlPath", quoted(socket));
@@ -214,10 +224,10 @@ impl Ssh {
         all
     }
 
-    /// Ends commands that take longer than this.
+    /// Sets how long [`Self::run`] waits for a command before it is killed.
     #[must_use]
-    pub fn with_timeout(mut self, limit: Duration) -> Self {
-        self.limit = limit;
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -240,7 +250,7 @@ impl Ssh {
             _ = from.take(MAX_OUTPUT as u64 + 1).read_to_end(&mut bytes);
             bytes
         };
-        let limit = Limit::new(self.limit, stop);
+        let limit = Limit::new(self.timeout, stop);
         let Some((status, stdout, stderr)) = self.start(line, stdin, &limit, read, read)? else {
             return Ok(None);
         };
@@ -281,24 +291,24 @@ impl Ssh {
             line,
             stdin,
             &limit,
-            |from| each_line(from, MAX_LENGTH, |text| on_line(Stream::Out, text)),
-            |from| each_line(from, MAX_LENGTH, |text| on_line(Stream::Err, text)),
+            |from| each_line(from, MAX_LINE, |text| on_line(Stream::Out, text)),
+            |from| each_line(from, MAX_LINE, |text| on_line(Stream::Err, text)),
         )?;
         Ok(ended.map(|(status, (), ())| status))
     }
 
-    /// Ends the connection that commands share.
+    /// Closes the connection that commands share.
     pub fn close(&self) {
         self.keyring.disconnect(&self.alias);
     }
 
     fn timeout_error(&self) -> SshError {
         SshError::TimedOut {
-            seconds: self.limit.as_secs(),
+            seconds: self.timeout.as_secs(),
         }
     }
 
-    /// Returns `None` when it was stopped.
+    /// Runs a command: `out` reads its stdout, and `err` its stderr. `None` if `stop` ended it.
     fn start<A: Send, B: Send>(
         &self,
         line: &str,
@@ -310,15 +320,15 @@ impl Ssh {
         let failed = |error: std::io::Error| SshError::Failed {
             message: error.to_string().into(),
         };
-        // Messages of `ssh` go to a file, separate from the output of the command. It is unlinked, so that a
-        // killed driver leaves none behind.
+        // `ssh` writes its own messages to a file, so that they are separate from the output of the
+        // command. The file has no name, so that a killed driver leaves nothing behind.
         let directory = self.keyring.directory();
         homestak_api::durable::create_private(directory).map_err(failed)?;
         let mut log = tempfile::tempfile_in(directory).map_err(failed)?;
-        let own = std::process::id();
+        let process_id = std::process::id();
         let mut ssh = process::ssh();
         ssh.arg("-E")
-            .arg(format!("/proc/{own}/fd/{}", log.as_raw_fd()))
+            .arg(format!("/proc/{process_id}/fd/{}", log.as_raw_fd()))
             .arg("-T")
             .args(self.all_arguments(false))
             .arg("--")
@@ -338,7 +348,7 @@ impl Ssh {
             let message = format!("ssh was terminated ({ended})").into();
             return Err(SshError::Failed { message });
         };
-        if status == OWN {
+        if status == SSH_FAILED {
             let mut text = Vec::new();
             _ = log.read_to_end(&mut text);
             if let Some(error) = SshError::from_log(&String::from_utf8_lossy(&text)) {

@@ -42,7 +42,7 @@ impl Keyring {
     }
 
     /// Returns the file with the driver's private key.
-    pub fn own_file(&self) -> PathBuf {
+    pub fn driver_key_file(&self) -> PathBuf {
         self.directory.join("id_ed25519")
     }
 
@@ -63,7 +63,7 @@ impl Keyring {
     /// Returns the driver's public key. Makes the pair when there is none.
     pub fn driver_key(&self) -> Result<String, PortError> {
         let doing = "create the driver's SSH key";
-        let file = self.own_file();
+        let file = self.driver_key_file();
         self.ensure(&file, "homestak", doing)?;
         public_of(&file).map_err(|error| failed(doing, &error))
     }

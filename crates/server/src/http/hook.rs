@@ -1,4 +1,4 @@
-//! Requests of webhooks.
+//! Receives webhooks.
 
 use homestak_api::v1::trigger::HookAnswer;
 use homestak_store::registry::{HookOutcome, TriggerJobs};
@@ -10,8 +10,8 @@ use crate::throttle::ThrottleKey;
 use crate::trigger::JOB_LIFETIME;
 use crate::trigger::hook::{HookRequest, not_signed};
 
-/// `POST /v1/hooks/{name}`: queues a job of every node whose spec names the webhook. The body is only
-/// verified, never read.
+/// `POST /v1/hooks/{name}`: queues a job of every node whose spec names the webhook. The signature of
+/// the body is verified; its content is ignored.
 pub(super) async fn receive(call: &mut Call<'_>, name: &str) -> Answer {
     call.throttled(ThrottleKey::of(call.peer.address))?;
     let (app, now) = (call.app, call.app.now().as_second());
@@ -31,12 +31,12 @@ pub(super) async fn receive(call: &mut Call<'_>, name: &str) -> Answer {
         expires: now + JOB_LIFETIME,
     };
     let (registry, name, id) = (app.registry.clone(), name.to_owned(), request.id);
-    let (of, keep) = (app.clone(), app.jobs_per_node());
+    let (state, keep) = (app.clone(), app.jobs_per_node());
     let outcome = blocking(move || {
         let outcome = registry.accept_hook(&name, &id, &jobs)?;
         match outcome {
             HookOutcome::Accepted(added) => {
-                of.jobs.started(&added, keep)?;
+                state.jobs.announce_added(&added, keep)?;
                 tracing::info!(webhook = name, id, jobs = added.len(), "webhook accepted");
                 Ok(Ok(added.len()))
             }

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::published::ServedSpec;
 use crate::refusal::Refusal;
 
-/// `GET /v1/nodes`: those that have enrolled, and those that are expected to.
+/// `GET /v1/nodes`: nodes that have enrolled or were revoked, and nodes that are expected to enrol.
 pub(super) fn list(call: &Call<'_>) -> Answer {
     call.operator()?;
     let app = call.app;
@@ -36,8 +36,8 @@ pub(super) fn show(call: &Call<'_>, uuid: &str) -> Answer {
     Ok(json(StatusCode::OK, &found))
 }
 
-/// `POST /v1/nodes/{uuid}/revoke`: from the next request on, the node is refused. One that has not
-/// enrolled loses its tokens, and cannot enrol in another way either.
+/// `POST /v1/nodes/{uuid}/revoke`: refuses the node from its next request on. The tokens of a node that
+/// has not enrolled are revoked, and it cannot enrol without a token either.
 pub(super) async fn revoke(call: &mut Call<'_>, uuid: &str) -> Answer {
     let operator = call.operator()?.to_owned();
     let app = call.app;
@@ -49,23 +49,29 @@ pub(super) async fn revoke(call: &mut Call<'_>, uuid: &str) -> Answer {
         revoked.revoked.get_or_insert((at, reason));
         Some(revoked)
     };
-    let of = uuid.to_owned();
+    let guest = uuid.to_owned();
     let revoked = blocking(move || {
-        // First: otherwise it could enrol between the two.
-        state.tokens.revoke_of(&of, at)?;
-        let expected = || state.served().of_guest(&of).map(|spec| not_enrolled(&spec));
-        let revoked = state.nodes.change_or_add(&of, expected, change)?;
-        state.jobs.cancel_of(&of, at)?;
+        // Tokens first: otherwise the node could enrol after it was found not to have enrolled.
+        state.tokens.revoke_of(&guest, at)?;
+        let expected = || {
+            state
+                .served()
+                .of_guest(&guest)
+                .map(|spec| entry_of_expected(&spec))
+        };
+        let revoked = state.nodes.change_or_add(&guest, expected, change)?;
+        state.jobs.cancel_of(&guest, at)?;
         Ok(revoked)
     });
-    let revoked = revoked.await?.ok_or_else(Refusal::internal)?;
+    // Its spec may have been withdrawn in the meantime.
+    let revoked = revoked.await?.ok_or_else(missing)?;
     let answer = status(app, &revoked);
     tracing::info!(operator, node = answer.name, uuid, "node revoked");
     Ok(json(StatusCode::OK, &answer))
 }
 
-/// Returns what is recorded of a node that is revoked before it has enrolled.
-fn not_enrolled(spec: &ServedSpec) -> NodeEntry {
+/// Returns the entry of a node that is revoked before it has enrolled.
+fn entry_of_expected(spec: &ServedSpec) -> NodeEntry {
     let statement = &spec.statement;
     NodeEntry {
         uuid: statement.uuid.as_str().to_owned(),
@@ -85,7 +91,7 @@ fn not_enrolled(spec: &ServedSpec) -> NodeEntry {
     }
 }
 
-/// Requires a node that has enrolled, or is expected to.
+/// Fails unless a node has an entry, or is expected to enrol.
 pub(super) fn find_or_expected(app: &App, uuid: &str) -> Result<(), Refusal> {
     match app.expected(uuid) {
         Some(_) => Ok(()),
@@ -93,11 +99,16 @@ pub(super) fn find_or_expected(app: &App, uuid: &str) -> Result<(), Refusal> {
     }
 }
 
+/// Returns the entry of a node.
 pub(super) fn find(app: &App, uuid: &str) -> Result<Arc<NodeEntry>, Refusal> {
-    let missing = || Refusal::new(StatusCode::NOT_FOUND, "E200", "no node has this UUID");
     app.nodes.by_uuid(uuid).ok_or_else(missing)
 }
 
+fn missing() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "E200", "no node has this UUID")
+}
+
+/// Returns the status of a node that has an entry.
 fn status(app: &App, entry: &NodeEntry) -> NodeStatus {
     let spec = app.served().of_guest(&entry.uuid);
     let last = app.accounts.of(&entry.uuid);
@@ -122,7 +133,7 @@ fn status(app: &App, entry: &NodeEntry) -> NodeStatus {
     }
 }
 
-/// Returns what is known of a node that has not enrolled.
+/// Returns the status of a node that is expected to enrol.
 fn status_of_expected(spec: &ServedSpec) -> NodeStatus {
     let statement = &spec.statement;
     let revoked = spec.published.revoked.as_ref();

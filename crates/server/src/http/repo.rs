@@ -214,7 +214,7 @@ fn from_range(headers: &HeaderMap, length: u64) -> Result<Option<u64>, Refusal> 
     Ok(Some(from))
 }
 
-pub(super) async fn permit(of: &LazyLock<Arc<Semaphore>>) -> Result<OwnedSemaphorePermit, Refusal> {
+pub(super) async fn permit(of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
     // Cancel safety: waiting for a permit is cancel-safe, and the request has a time limit.
     let permit = Arc::clone(of).acquire_owned().await;
     permit.map_err(|_| Refusal::internal())

@@ -151,7 +151,7 @@ async fn check(
             is_stopped: &|| stop.is_cancelled(),
         };
         let checked = checking.run(&branch, &polling)?;
-        of.jobs.started(&checked.jobs, of.jobs_per_node())?;
+        of.jobs.announce_added(&checked.jobs, of.jobs_per_node())?;
         Ok::<Checked, homestak_store::registry::RegistryError>(checked)
     });
     // Cancel safety: git ends with `stop`; what was recorded is complete.

@@ -3,6 +3,7 @@
 use homestak_api::v1::report::{Report, ReportState};
 use rcgen::KeyPair;
 
+use crate::raw::{RawClient, request};
 use crate::site::{DB, TestSite, WEB, at, credential, enrol, v1, v2};
 
 fn report() -> Report {
@@ -312,4 +313,24 @@ async fn a_certificate_of_another_site_is_refused() {
         get(&their_operator, format!("{}/v1/nodes", site.url)).await,
         401
     );
+}
+
+#[tokio::test]
+async fn a_node_whose_spec_is_withdrawn_while_it_is_revoked_is_missing() {
+    let site = TestSite::start().await;
+    let own = Some(site.operator.for_tls().expect("usable"));
+    let mut client = RawClient::connect(&site, own).await;
+    let path = format!("/v1/nodes/{WEB}/revoke");
+    let headers = [("content-length", "2"), ("expect", "100-continue")];
+    client.send(&request("POST", &path, &headers, "")).await;
+    // The server has found the node, and waits for the body.
+    let answer = client.answer(true).await.expect("an answer");
+    assert_eq!(answer.status, 100, "{}", answer.head);
+    let uuid = crate::site::uuid(WEB);
+    site.directory.remove_spec(&uuid).expect("removed");
+    (site.reload)();
+    client.send(b"{}").await;
+    let answer = client.answer(false).await.expect("an answer");
+    assert_eq!(answer.status, 404, "{}", answer.body);
+    assert_eq!(answer.refusal().0, "E200");
 }

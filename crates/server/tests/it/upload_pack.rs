@@ -85,13 +85,20 @@ impl RepoSite {
 
     /// Requests everything, and reads no more than the start of the answer.
     async fn stall(&self) -> RawClient {
+        self.stall_from(1).await
+    }
+
+    /// The same from another address of this machine.
+    async fn stall_from(&self, address: u8) -> RawClient {
+        let from = [127, 0, 0, address].into();
         let token = format!("Bearer {REPO_TOKEN}");
         let headers = [
             ("authorization", token.as_str()),
             ("content-type", REQUEST),
             ("git-protocol", "version=2"),
         ];
-        let mut client = RawClient::connect(&self.site, None).await;
+        let client = RawClient::connect_from(from, &self.site, self.site.tls(None)).await;
+        let mut client = client.expect("a TLS connection");
         let asked = request("POST", FETCH, &headers, &want(&self.head()));
         client.send(&asked).await;
         let answer = client.answer(true).await.expect("an answer");
@@ -396,13 +403,37 @@ async fn requests_beyond_the_most_processes_wait_and_are_refused_after_the_time_
     .await;
     site.publish_large();
     let mut stalled = Vec::new();
-    for _ in 0..8 {
-        stalled.push(site.stall().await);
+    for address in [1, 1, 1, 1, 2, 2, 2, 2] {
+        stalled.push(site.stall_from(address).await);
     }
     assert_eq!(site.send(LIST, &[], None).await.0, 408);
     // Files do not wait for them.
     assert_eq!(site.send("/tools.git/HEAD", &[], None).await.0, 200);
     drop(stalled);
     assert_eq!(site.send(LIST, &[], None).await.0, 200);
+    tokio::task::block_in_place(|| site.wait_for_the_end());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_has_half_of_the_processes() {
+    let limits = Limits {
+        request: 3,
+        ..Limits::default()
+    };
+    let site = RepoSite::start_with(ServerSettings {
+        limits,
+        ..ServerSettings::default()
+    })
+    .await;
+    site.publish_large();
+    let mut stalled = Vec::new();
+    for _ in 0..4 {
+        stalled.push(site.stall().await);
+    }
+    assert_eq!(site.send(LIST, &[], None).await.0, 408);
+    stalled.push(site.stall_from(2).await);
+    stalled.remove(0);
+    assert_eq!(site.send(LIST, &[], None).await.0, 200);
+    drop(stalled);
     tokio::task::block_in_place(|| site.wait_for_the_end());
 }

@@ -1,7 +1,7 @@
-//! Migration from format 2 to 3: plans contain their steps, and entries name them.
+//! Migration from format 2 to 3: plans contain their steps, and entries refer to steps by id.
 //!
-//! Older programs derived the steps of a plan whenever they read it, and stored positions. The
-//! steps are derived here for the last time.
+//! Older programs derived the steps of a plan whenever they read it, and entries referred to steps by
+//! position. The migration derives the steps once more, and stores them.
 
 use homestak_core::plan::{Plan, StepId, steps};
 use rusqlite::{Connection, params};
@@ -9,8 +9,8 @@ use serde_json::{Value, from_str, from_value, json};
 
 use super::error::StoreError;
 
-/// The rest of the migration, once every plan has its steps.
-const END: &str = "
+/// The statements that complete the migration after every plan has its steps.
+const FINISH: &str = "
     DROP TABLE entries_by_number;
     DROP TABLE plans_without_steps;
     CREATE INDEX entries_of_run ON entries (run);
@@ -21,14 +21,14 @@ const END: &str = "
         SELECT RAISE(ABORT, 'a run only ends');
     END;";
 
-/// Adds the steps to every plan.
+/// Adds the steps to every plan, and their ids to every entry.
 pub(super) fn name_steps(connection: &Connection) -> Result<(), StoreError> {
     connection.execute_batch(include_str!("../../migrations/0003.sql"))?;
     let mut plans = connection.prepare("SELECT run, plan FROM plans_without_steps")?;
     let mut rows = plans.query(())?;
     while let Some(row) = rows.next()? {
         let (run, text): (i64, String) = (row.get(0)?, row.get(1)?);
-        // A plan that cannot be read is kept as it is: only its run cannot be shown.
+        // A plan that cannot be decoded is kept unchanged, so that only its run cannot be shown.
         let (form, text, ids) = with_steps(&text).unwrap_or_else(|| (0, text, Vec::new()));
         connection
             .prepare_cached("INSERT INTO plans (run, plan) VALUES (?1, ?2)")?
@@ -41,19 +41,19 @@ pub(super) fn name_steps(connection: &Connection) -> Result<(), StoreError> {
         let mut rows = entries.query(params![run])?;
         while let Some(row) = rows.next()? {
             let (entry, step): (i64, i64) = (row.get(0)?, row.get(1)?);
-            let id = usize::try_from(step).ok().and_then(|step| ids.get(step));
+            let step_id = usize::try_from(step).ok().and_then(|step| ids.get(step));
             connection
                 .prepare_cached(
                     "INSERT INTO entries (id, run, step, what, at, trouble, base, record)
                      SELECT id, run, ?2, what, at, trouble, base, record
                      FROM entries_by_number WHERE id = ?1",
                 )?
-                .execute(params![entry, id.map(StepId::as_str)])?;
+                .execute(params![entry, step_id.map(StepId::as_str)])?;
         }
     }
     drop(rows);
     drop(plans);
-    connection.execute_batch(END)?;
+    connection.execute_batch(FINISH)?;
     Ok(())
 }
 

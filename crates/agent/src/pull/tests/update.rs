@@ -3,7 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use homestak_api::publication::sha256;
+use homestak_api::publication::{AgentStatement, STATEMENT_HEADER, sha256};
+use homestak_api::signature::Purpose;
+use homestak_test_support::server::{Response, Server};
 
 use super::Puller;
 use super::sample;
@@ -211,4 +213,56 @@ fn a_machine_can_check_that_it_obtains_its_spec_without_changing_anything() {
     assert!(check(&web).is_err(), "an older spec");
     site.stop();
     assert!(check(&web).is_err(), "no server");
+}
+
+#[test]
+fn a_program_that_knows_a_later_form_of_statements_replaces_this_one() {
+    let site = TestSite::start();
+    let mut web = Puller::new(&site);
+    web.pass().expect("applied");
+    let stranger = sample::enrolment().1;
+    let later = serde_json::json!({"format": 2});
+    for (is_of_site, works) in [(true, true), (true, false), (false, true)] {
+        let mut machine = Installed::new("one", Some(1));
+        let two = program(&machine.note(), u8::from(!works));
+        let published = AgentStatement {
+            architecture: std::env::consts::ARCH.to_owned(),
+            version: "0.2.0".to_owned(),
+            sha256: sha256(two.as_bytes()),
+            size: two.len() as u64,
+            generation: 2,
+        };
+        let key = if is_of_site { &site.key } else { &stranger };
+        let spec = key.sign(Purpose::Spec, &later).expect("signed");
+        let agent = site.key.sign(Purpose::Agent, &published).expect("signed");
+        let body = two.clone();
+        let server = Server::answering(0, move |head| {
+            let header = |text: &str| vec![(STATEMENT_HEADER.to_owned(), text.to_owned())];
+            if head.starts_with("GET /spec/") {
+                Response::Full(200, header(&spec), "{}".to_owned())
+            } else if head.starts_with("HEAD /v1/agents/") {
+                Response::Full(200, header(&agent), String::new())
+            } else if head.starts_with("GET /v1/agents/") {
+                Response::Full(200, header(&agent), body.clone())
+            } else {
+                Response::Reply(201, "{\"id\":1}".to_owned())
+            }
+        });
+        web.change(|registration| {
+            registration.contact.servers = vec![server.url()];
+            registration.contact.fingerprints = vec![server.fingerprint.clone()];
+        });
+        let programs = Some(&mut machine.programs);
+        let done = pass(&web.store, &mut web.node, Apply::WhenPending, programs);
+        let is_replaced = done.as_ref().is_ok_and(|done| done.replaced);
+        assert_eq!(is_replaced, is_of_site && works, "{is_of_site} {works}");
+        assert_eq!(done.is_err(), !is_replaced);
+        assert_eq!(machine.installed_program() == two, is_replaced);
+        // The reason is reported unless the new program continues.
+        let is_reported = server
+            .requests()
+            .iter()
+            .any(|head| head.starts_with("POST "));
+        assert_eq!(is_reported, !is_replaced, "{:?}", server.requests());
+    }
 }

@@ -67,6 +67,9 @@ async fn apply(
 ) -> Outcome {
     if context.execute.dry_run {
         let made = context.job.plan(options).await?;
+        if let Some(written) = written {
+            plan_file::require_same(written, &made)?;
+        }
         return plan::show(&made, context, options);
     }
     let _lease = context.job.lock().await?;

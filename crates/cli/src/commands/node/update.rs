@@ -33,7 +33,7 @@ pub(super) fn run(args: &NodeUpdateArgs, settings: &Settings, printer: &Printer)
             let mut work = pin!(prepare(&job, args, &queued, printer));
             tokio::select! {
                 biased;
-                // Cancel safety: the nodes are only asked, and nothing changes.
+                // Cancel safety: the nodes only report their updates, and nothing changes.
                 prepared = &mut work => Some(prepared),
                 // Cancel safety: only waited for.
                 () = shutdown_signal() => None,
@@ -57,6 +57,10 @@ pub(super) fn run(args: &NodeUpdateArgs, settings: &Settings, printer: &Printer)
             printer,
         );
         if done.await?.is_none() {
+            staged.abort();
+            if printer.output.json {
+                printer.json(&kind::NODE_UPDATE, &staged.output(false));
+            }
             printer.message(
                 "Aborted. Nodes that were being updated continue on their own; the same command again continues the update.",
             );
@@ -66,18 +70,19 @@ pub(super) fn run(args: &NodeUpdateArgs, settings: &Settings, printer: &Printer)
     })?
 }
 
-/// What preparing an update led to.
+/// The result of preparing an update.
 enum Prepared {
-    /// It was confirmed, and its nodes are locked.
+    /// The update was confirmed, and its nodes are locked.
     Ready(Box<StagedUpdate>, UpdateLock),
     /// There is nothing to execute.
     Ended(ExitCode),
 }
 
-/// The ids of jobs that the server has of this command.
+/// The ids of the jobs that this command has queued on the server.
 type QueuedJobs = Arc<Mutex<Vec<String>>>;
 
-/// Locks and asks the nodes, shows the plan and has it confirmed. Nothing changes.
+/// Locks the nodes, has them report their updates, shows the plan and asks for confirmation. Changes
+/// nothing.
 async fn prepare(
     job: &Job,
     args: &NodeUpdateArgs,
@@ -89,7 +94,7 @@ async fn prepare(
         false => Some(UpdateLock::take(job, &args.request()).await?),
     };
     let before = || printer.message("Asking the nodes what they would update.");
-    let observe = asking(queued);
+    let observe = record_jobs(queued);
     let staged = StagedUpdate::plan(job, args.request(), lock.as_ref(), &observe, &before).await?;
     let plan = staged.output(true);
     let Some(lock) = lock else {
@@ -120,8 +125,8 @@ async fn prepare(
     Ok(Prepared::Ready(Box::new(staged), lock))
 }
 
-/// Keeps the ids of the jobs that ask the nodes.
-fn asking(queued: &QueuedJobs) -> JobObserver {
+/// Returns an observer that records the ids of the jobs in which nodes report their updates.
+fn record_jobs(queued: &QueuedJobs) -> JobObserver {
     let queued = queued.clone();
     Arc::new(move |event| match event {
         JobEvent::Submitted {
@@ -142,7 +147,7 @@ fn asking(queued: &QueuedJobs) -> JobObserver {
     })
 }
 
-/// Prints that the nodes were only asked, and gives up the jobs for that. Another signal ends this.
+/// Prints that nothing was changed, and cancels the queued jobs. Another signal ends the command at once.
 async fn interrupted(
     job: &Job,
     args: &NodeUpdateArgs,
@@ -161,7 +166,7 @@ async fn interrupted(
     let runner = JobRunner::new(&job.driver);
     let abandon = async {
         for id in ids {
-            // One that stays only asks, and expires.
+            // If this fails, the job changes nothing, and expires.
             _ = runner.cancel_on_temporary(&id).await;
         }
     };
@@ -176,7 +181,7 @@ async fn interrupted(
     ExitCode::from(130)
 }
 
-/// Prints that a plan is not complete; it was printed before.
+/// Prints why a plan is incomplete, after the plan was printed.
 fn incomplete(error: &DriverError, printer: &Printer) -> ExitCode {
     printer.message(&error.message);
     error.hints.iter().for_each(|hint| printer.hint(hint));
@@ -186,6 +191,7 @@ fn incomplete(error: &DriverError, printer: &Printer) -> ExitCode {
     })
 }
 
+/// Prints a plan as the result of the command.
 fn show(plan: &NodeUpdate, printer: &Printer) {
     if printer.output.json {
         printer.json(&kind::NODE_UPDATE, plan);
@@ -194,7 +200,7 @@ fn show(plan: &NodeUpdate, printer: &Printer) {
     }
 }
 
-/// Prints what happens, a line at a time.
+/// Returns an observer that prints the progress in complete lines.
 fn observer(printer: &Printer) -> UpdateObserver {
     let printer = Printer::new(OutputOptions { ..printer.output });
     let buffers: Mutex<BTreeMap<String, LineBuffer>> = Mutex::default();
@@ -237,17 +243,19 @@ fn finish(done: &NodeUpdate, printer: &Printer) -> ExitCode {
     let Some(why) = &done.stopped else {
         return ExitCode::SUCCESS;
     };
-    let is_left = |node: &&NodeUpdateEntry| node.state == NodeUpdateState::NotStarted;
-    let left = count(done.nodes.iter().filter(is_left).count(), "node");
+    let is_not_started = |node: &&NodeUpdateEntry| node.state == NodeUpdateState::NotStarted;
+    let not_started = count(done.nodes.iter().filter(is_not_started).count(), "node");
     let why = line(why);
     printer.message(&format!(
-        "The update stopped, because {why}; {left} not started."
+        "The update stopped, because {why}; {not_started} not started."
     ));
-    printer.hint(match done.nodes.iter().any(|node| is_bad(node.state)) {
-        true => "correct the node, then repeat the command: it continues with what is left",
-        false => "the same command again continues",
-    });
-    if let Some(bad) = done.nodes.iter().find(|node| is_bad(node.state)) {
+    printer.hint(
+        match done.nodes.iter().any(|node| needs_attention(node.state)) {
+            true => "correct the node, then repeat the command: it continues with what is left",
+            false => "the same command again continues",
+        },
+    );
+    if let Some(bad) = done.nodes.iter().find(|node| needs_attention(node.state)) {
         let (name, manifest) = (&bad.node, &done.manifest);
         printer.hint(&format!(
             "homestak node job {name} collect -M {manifest} shows its state"
@@ -256,7 +264,8 @@ fn finish(done: &NodeUpdate, printer: &Printer) -> ExitCode {
     ExitCode::from(exit_code(done))
 }
 
-fn is_bad(state: NodeUpdateState) -> bool {
+/// Returns whether a node must be inspected before the update is repeated.
+fn needs_attention(state: NodeUpdateState) -> bool {
     match state {
         NodeUpdateState::Failed
         | NodeUpdateState::Refused
