@@ -62,8 +62,6 @@ impl JobKindArg {
 /// Which packages are updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UpdatesArg {
-    /// No packages
-    None,
     /// Security updates
     Security,
     /// All updates
@@ -73,7 +71,6 @@ pub enum UpdatesArg {
 impl UpdatesArg {
     fn scope(self) -> UpdateScope {
         match self {
-            Self::None => UpdateScope::None,
             Self::Security => UpdateScope::Security,
             Self::All => UpdateScope::All,
         }

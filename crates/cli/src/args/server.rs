@@ -11,8 +11,13 @@ pub enum ServerCommand {
     /// Start the server of the site in the background, and wait until it answers
     ///
     /// A server that runs already is kept; one that does not answer is replaced.
+    ///
+    /// Exit code: 0 running, 1 failed, 3 refused.
     Start(Box<ServerStartArgs>),
     /// Stop the server; requests in progress are answered first
+    ///
+    /// Exit code: 0 stopped, or none was running; 1 failed; 3 the server belongs to another site or state
+    /// directory, or its process id is unknown.
     Stop {
         /// Which server.
         #[command(flatten)]
@@ -29,7 +34,9 @@ pub enum ServerCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make the running server read its settings and what was published again
+    /// Publish the site and its repositories again, and have the running server read them and its settings
+    ///
+    /// Lists what changed. If the server cannot read something, it keeps everything as it was.
     Reload {
         /// Which server.
         #[command(flatten)]

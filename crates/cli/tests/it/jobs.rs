@@ -40,6 +40,8 @@ fn options_without_effect_and_unknown_words_are_usage_errors() {
         ("node job web collect --updates all", "`--updates` has no"),
         ("node job web check --force", "`--force` has no effect"),
         ("node job web update --updates some", "security"),
+        ("node job web update --updates none", "security"),
+        ("node update -M lab --updates none", "security"),
         ("node job web check --time-limit 0", "--time-limit"),
         ("node job web check --time-limit 86401", "--time-limit"),
         ("node job web check --expires 604801", "--expires"),
