@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use homestak_api::publication::WORKING;
+use homestak_api::trusted_path::{self, ResolvedPath};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
@@ -95,12 +96,12 @@ impl Source {
 
     /// Finds the parts of a repository whose objects are not read.
     fn locate(path: &Path) -> Result<Self, RepoError> {
-        let path = fs_err::canonicalize(path).map_err(RepoError::file("open", path))?;
-        let found = fs_err::metadata(&path).map_err(RepoError::file("open", &path))?;
-        if !found.is_dir() {
+        let resolved = trusted_path::resolve(path).map_err(RepoError::file("open", path))?;
+        if !resolved.path.is_dir() {
             return Err(RepoError::unusable("it is not a directory"));
         }
-        let owner = Owner::of(found.uid());
+        let owner = Owner::of(resolved.owner);
+        let path = trusted(resolved, owner)?;
         require_readable(&path, owner, rustix::process::geteuid().as_raw())?;
         let inside = path.join(".git");
         let kind = fs_err::symlink_metadata(&inside).ok();
@@ -112,8 +113,7 @@ impl Source {
                 let to = text.trim_end_matches('\n').strip_prefix("gitdir: ");
                 let to =
                     to.ok_or_else(|| RepoError::unusable("its `.git` is not a git directory"))?;
-                let to = path.join(to);
-                let to = fs_err::canonicalize(&to).map_err(RepoError::file("open", &to))?;
+                let to = resolve(&path.join(to), owner)?;
                 (Some(path), to)
             }
             Some(_) => return Err(RepoError::unusable("its `.git` is a link")),
@@ -124,7 +124,7 @@ impl Source {
             None => directory.clone(),
             Some(text) => {
                 let to = directory.join(String::from_utf8_lossy(&text).trim_end_matches('\n'));
-                fs_err::canonicalize(&to).map_err(RepoError::file("open", &to))?
+                resolve(&to, owner)?
             }
         };
         for part in [&directory, &common, &common.join("objects")] {
@@ -272,6 +272,20 @@ impl Source {
         let references = is_same.then(|| inside.references(format).ok())??;
         references.head
     }
+}
+
+/// Returns where a path leads.
+fn resolve(path: &Path, owner: Owner) -> Result<PathBuf, RepoError> {
+    let resolved = trusted_path::resolve(path).map_err(RepoError::file("open", path))?;
+    trusted(resolved, owner)
+}
+
+/// Refuses a path that others than root, this user and the owner of the repository could have led
+/// there: a link in the place of their own repository would have this one published.
+fn trusted(resolved: ResolvedPath, owner: Owner) -> Result<PathBuf, RepoError> {
+    let only = resolved.require_only(owner.user);
+    only.map_err(|why| RepoError::unusable(why.to_string()))?;
+    Ok(resolved.path)
 }
 
 /// Refuses the repository of another user, unless git can run as that user: it could borrow objects

@@ -392,3 +392,56 @@ fn for_root_git_runs_as_the_owner_of_the_repository() {
     give(&repo.work(), NOBODY);
     assert!(repo.refusal().contains("belongs to another user"));
 }
+
+#[test]
+fn a_path_that_another_user_placed_leads_to_no_repository_of_root() {
+    const BOB: u32 = 61_001;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let repo = TestRepo::committed();
+    let passable = std::fs::Permissions::from_mode(0o755);
+    fs_err::set_permissions(repo.root.path(), passable.clone()).expect("set");
+    let theirs = repo.root.path().join("bob");
+    fs_err::create_dir(&theirs).expect("created");
+    let link = theirs.join("link");
+    symlink(repo.work(), &link).expect("linked");
+    give(&theirs, BOB);
+    let serve = |path: &Path| copy(&repo.publish, "x", path, 1000).map_err(|e| e.to_string());
+    let refused = serve(&link).expect_err("bob's link");
+    assert!(refused.contains("belongs to user 61001"), "{refused}");
+    // Nor does a directory that everyone can write.
+    let shared = repo.root.path().join("shared");
+    fs_err::create_dir(&shared).expect("created");
+    let everyone = std::fs::Permissions::from_mode(0o777);
+    fs_err::set_permissions(&shared, everyone).expect("set");
+    symlink(repo.work(), shared.join("link")).expect("linked");
+    let refused = serve(&shared.join("link")).expect_err("everyone's directory");
+    assert!(refused.contains("other users can write"), "{refused}");
+    // A link may lead to a repository of its owner.
+    serve(&repo.work()).expect("copied");
+    give(&repo.work(), BOB);
+    serve(&link).expect("copied");
+}
+
+#[test]
+fn a_git_directory_is_not_found_through_the_directory_of_another_user() {
+    const BOB: u32 = 61_001;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let repo = TestRepo::committed();
+    let theirs = repo.root.path().join("bob");
+    fs_err::create_dir(&theirs).expect("created");
+    let real = theirs.join("real.git");
+    fs_err::rename(repo.work().join(".git"), &real).expect("renamed");
+    repo.write(".git", &format!("gitdir: {}\n", real.display()));
+    fs_err::write(
+        real.join("gitdir"),
+        repo.work().join(".git").display().to_string(),
+    )
+    .expect("written");
+    repo.copy();
+    std::os::unix::fs::chown(&theirs, Some(BOB), Some(BOB)).expect("changed");
+    assert!(repo.refusal().contains("belongs to user 61001"));
+}
