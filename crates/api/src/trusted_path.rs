@@ -29,6 +29,7 @@ pub struct ResolvedPath {
     /// Who it belongs to.
     pub owner: u32,
     passed: Vec<Passed>,
+    found: Passed,
 }
 
 /// A directory or a link on the way.
@@ -76,11 +77,12 @@ pub fn resolve(path: &Path) -> io::Result<ResolvedPath> {
     loop {
         let (directory, at) = open.last().ok_or(io::ErrorKind::InvalidInput)?;
         let Some(name) = left.pop_front() else {
-            let owner = fstat(directory)?.st_uid;
+            let found = Passed::of(directory, at.clone())?;
             return Ok(ResolvedPath {
                 path: at.clone(),
-                owner,
+                owner: found.owner,
                 passed,
+                found,
             });
         };
         if name == ".." {
@@ -157,8 +159,19 @@ impl ResolvedPath {
     /// Requires that only root, this user and `user` could have led the path elsewhere. The mode of
     /// what was found is not examined.
     pub fn require_only(&self, user: u32) -> Result<(), Untrusted> {
+        require(&self.passed, user)
+    }
+
+    /// Requires that only root and this user can replace it, or what is in it.
+    pub fn require_own(&self) -> Result<(), Untrusted> {
+        require(&self.passed, 0)?;
+        require(std::slice::from_ref(&self.found), 0)
+    }
+}
+
+fn require(all: &[Passed], user: u32) -> Result<(), Untrusted> {
         let trusted = [0, rustix::process::geteuid().as_raw(), user];
-        for passed in &self.passed {
+        for passed in all {
             let path = || passed.path.clone();
             if !trusted.contains(&passed.owner) {
                 let (path, owner) = (path(), passed.owner);
@@ -169,7 +182,6 @@ impl ResolvedPath {
             }
         }
         Ok(())
-    }
 }
 
 /// Returns whether a group is that of root, or has one user only: many systems create one of the same

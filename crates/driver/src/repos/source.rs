@@ -180,7 +180,12 @@ impl Source {
         for entry in fs_err::read_dir(&self.directory).map_err(&failed)? {
             let entry = entry.map_err(&failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with("sharedindex.")
+            let is_part = name.strip_prefix("sharedindex.").is_some_and(|digest| {
+                [ObjectFormat::Sha1, ObjectFormat::Sha256]
+                    .iter()
+                    .any(|format| is_object(digest, *format))
+            });
+            if is_part
                 && let Some(content) = read_owned(&entry.path(), self.owner, left)?
             {
                 left = left.saturating_sub(content.len() as u64);
