@@ -14,8 +14,19 @@ use super::source::Owner;
 use super::temporary_repo::index_path;
 use crate::process::git;
 
-/// How long one command may take: packing a repository of gigabytes takes minutes.
+/// How long all commands for one repository may take: packing one of gigabytes takes minutes.
 const TIME: Duration = Duration::from_secs(900);
+/// How long one may take that reads neither a working tree nor all objects.
+const SHORT: Duration = Duration::from_secs(120);
+/// The commands that may take longer.
+const LONG: &[&str] = &[
+    "diff-files",
+    "ls-files",
+    "ls-tree",
+    "rev-list",
+    "update-index",
+    "write-tree",
+];
 /// How long a program may take to end after its output has ended: the owner of a repository can stop
 /// programs that run as that user.
 const END: Duration = Duration::from_secs(10);
@@ -32,17 +43,33 @@ pub(super) struct Git {
     /// Where objects are written, without those that are borrowed.
     objects: Option<PathBuf>,
     owner: Option<Owner>,
+    /// When all commands must have ended, by the monotonic clock.
+    until: Duration,
 }
 
 impl Git {
-    /// Uses a git directory of our own, as `owner` if that is another user.
+    /// Uses a git directory of our own, as `owner` if that is another user. The time for all commands
+    /// begins.
     pub(super) fn new(directory: &Path, owner: Option<Owner>) -> Self {
         Self {
             directory: directory.to_owned(),
             tree: None,
             objects: None,
             owner,
+            until: limit::monotonic().saturating_add(TIME),
         }
+    }
+
+    /// Uses another git directory as this user, within the same time.
+    pub(super) fn in_copy(&self, directory: &Path) -> Self {
+        Self {
+            until: self.until,
+            ..Self::new(directory, None)
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_sub(limit::monotonic())
     }
 
     /// Uses a working tree.
@@ -85,7 +112,11 @@ impl Git {
     /// Runs a command and returns what it prints.
     pub(super) fn run(&self, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, RepoError> {
         let name = arguments.first().copied().unwrap_or_default();
-        let output = limit::output(&mut self.command(arguments), input, TIME);
+        let within = match LONG.contains(&name) {
+            true => self.left(),
+            false => self.left().min(SHORT),
+        };
+        let output = limit::output(&mut self.command(arguments), input, within);
         let output = output.map_err(|source| RepoError::Run {
             command: name.to_owned(),
             source,
@@ -140,7 +171,7 @@ impl Git {
         if let Some(packed) = packing.stdout.take() {
             storing.stdin(packed);
         }
-        let stored = limit::output(&mut storing, b"", TIME);
+        let stored = limit::output(&mut storing, b"", self.left());
         // Its end of the pipe is closed with the command, so that packing ends as well.
         drop(storing);
         if !matches!(&stored, Ok(output) if output.status.success()) {

@@ -445,3 +445,12 @@ fn a_git_directory_is_not_found_through_the_directory_of_another_user() {
     std::os::unix::fs::chown(&theirs, Some(BOB), Some(BOB)).expect("changed");
     assert!(repo.refusal().contains("belongs to user 61001"));
 }
+
+#[test]
+fn what_git_would_wait_for_among_the_objects_is_refused() {
+    let repo = TestRepo::committed();
+    let fifo = repo.work().join(".git/objects/pack/pack-x.idx");
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.expect("it runs").success());
+    assert!(repo.refusal().contains("neither a file nor a directory"));
+}
