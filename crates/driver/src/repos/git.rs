@@ -32,6 +32,8 @@ const LONG: &[&str] = &[
 const END: Duration = Duration::from_secs(10);
 /// How often it is polled for its end.
 const POLL: Duration = Duration::from_millis(5);
+/// Most files of a list: each needs some memory, however short its name is.
+const PARTS: usize = 1_500_000;
 /// The largest pack, in bytes.
 const PACK_BYTES: u64 = 16 << 30;
 
@@ -137,10 +139,12 @@ impl Git {
     pub(super) fn list(&self, arguments: &[&str]) -> Result<Vec<Vec<u8>>, RepoError> {
         let printed = self.run(arguments, b"")?;
         let parts = printed.split(|byte| *byte == 0);
-        Ok(parts
-            .filter(|part| !part.is_empty())
-            .map(<[u8]>::to_vec)
-            .collect())
+        let parts = parts.filter(|part| !part.is_empty());
+        let parts: Vec<Vec<u8>> = parts.take(PARTS + 1).map(<[u8]>::to_vec).collect();
+        match parts.len() > PARTS {
+            true => Err(RepoError::unusable(format!("it has more than {PARTS} files"))),
+            false => Ok(parts),
+        }
     }
 
     /// Packs what is reachable, and writes pack and index into another git directory. `revisions`

@@ -113,8 +113,8 @@ impl Snapshot {
         let start = index.as_ref();
         let start = start.map(|(content, written)| (content.as_slice(), *written));
         self.temporary.start_index(start)?;
-        if index.is_some() {
-            for (name, content) in source.shared_indexes()? {
+        if let Some((content, _)) = &index {
+            for (name, content) in source.shared_indexes(content.len())? {
                 self.temporary.write(&name, &content)?;
             }
         }

@@ -21,8 +21,8 @@ use super::temporary_repo::ObjectFormat;
 const REFS_BYTES: u64 = 8 << 20;
 /// The largest other small file.
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
-/// The largest index, in bytes.
-const INDEX_BYTES: u64 = 1 << 30;
+/// The largest index with all its parts, in bytes: of more than a million files.
+const INDEX_BYTES: u64 = 128 << 20;
 /// Most references.
 const REFS: usize = 100_000;
 /// How deep directories of references may be.
@@ -171,11 +171,10 @@ impl Source {
         )))
     }
 
-    /// Returns parts of the index that are in files of their own, by name; together at most as large
-    /// as an index.
-    pub(super) fn shared_indexes(&self) -> Result<Vec<(String, Vec<u8>)>, RepoError> {
+    /// Returns parts of an index of some bytes that are in files of their own, by name.
+    pub(super) fn shared_indexes(&self, index: usize) -> Result<Vec<(String, Vec<u8>)>, RepoError> {
         let mut all = Vec::new();
-        let mut left = INDEX_BYTES;
+        let mut left = INDEX_BYTES.saturating_sub(index as u64);
         let failed = RepoError::file("read", &self.directory);
         for entry in fs_err::read_dir(&self.directory).map_err(&failed)? {
             let entry = entry.map_err(&failed)?;

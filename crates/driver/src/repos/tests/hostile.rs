@@ -454,3 +454,24 @@ fn what_git_would_wait_for_among_the_objects_is_refused() {
     assert!(made.expect("it runs").success());
     assert!(repo.refusal().contains("neither a file nor a directory"));
 }
+
+#[test]
+fn parts_of_an_index_have_names_of_git_and_one_limit_of_their_size() {
+    const LIMIT: u64 = 128 << 20;
+    let repo = TestRepo::committed();
+    let part = |name: &str, size: u64| {
+        let path = repo.work().join(".git").join(format!("sharedindex.{name}"));
+        fs_err::write(&path, "").expect("written");
+        let file = fs_err::OpenOptions::new().write(true).open(&path);
+        file.expect("opened").set_len(size).expect("set");
+    };
+    for name in ["x", "", &"A".repeat(40), &"0".repeat(41)] {
+        part(name, LIMIT + 1);
+    }
+    repo.copy();
+    part(&"a".repeat(40), LIMIT / 2);
+    part(&"0".repeat(64), LIMIT / 4);
+    repo.copy();
+    part(&"b".repeat(40), LIMIT / 2);
+    assert!(repo.refusal().contains("too large"));
+}
