@@ -146,12 +146,14 @@ impl Passed {
 
     /// Returns whether others than some users can replace what is in it.
     fn is_shared(&self, users: &[u32]) -> bool {
-        if self.is_link || self.mode & STICKY != 0 {
-            return false;
-        }
+        self.mode & STICKY == 0 && self.is_writable(users)
+    }
+
+    /// Returns whether others than some users can write to it.
+    fn is_writable(&self, users: &[u32]) -> bool {
         let has_group = |user: &u32| is_own_group(self.group, *user);
-        self.mode & OTHERS_WRITE != 0
-            || (self.mode & GROUP_WRITE != 0 && !users.iter().any(has_group))
+        let is_of_group = self.mode & GROUP_WRITE != 0 && !users.iter().any(has_group);
+        !self.is_link && (self.mode & OTHERS_WRITE != 0 || is_of_group)
     }
 }
 
@@ -167,21 +169,37 @@ impl ResolvedPath {
         require(&self.passed, 0)?;
         require(std::slice::from_ref(&self.found), 0)
     }
+
+    /// The same, and that nobody else can create anything in it.
+    pub fn require_unshared(&self) -> Result<(), Untrusted> {
+        self.require_own()?;
+        match self.found.is_writable(&trusted(0)) {
+            true => Err(Untrusted::Writable {
+                path: self.found.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Returns the users who may lead a path to what is `user`'s.
+fn trusted(user: u32) -> [u32; 3] {
+    [0, rustix::process::geteuid().as_raw(), user]
 }
 
 fn require(all: &[Passed], user: u32) -> Result<(), Untrusted> {
-        let trusted = [0, rustix::process::geteuid().as_raw(), user];
-        for passed in all {
-            let path = || passed.path.clone();
-            if !trusted.contains(&passed.owner) {
-                let (path, owner) = (path(), passed.owner);
-                return Err(Untrusted::Owner { path, owner });
-            }
-            if passed.is_shared(&trusted) {
-                return Err(Untrusted::Writable { path: path() });
-            }
+    let trusted = trusted(user);
+    for passed in all {
+        let path = || passed.path.clone();
+        if !trusted.contains(&passed.owner) {
+            let (path, owner) = (path(), passed.owner);
+            return Err(Untrusted::Owner { path, owner });
         }
-        Ok(())
+        if passed.is_shared(&trusted) {
+            return Err(Untrusted::Writable { path: path() });
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether a group is that of root, or has one user only: many systems create one of the same
