@@ -142,7 +142,9 @@ impl Git {
         let parts = parts.filter(|part| !part.is_empty());
         let parts: Vec<Vec<u8>> = parts.take(PARTS + 1).map(<[u8]>::to_vec).collect();
         match parts.len() > PARTS {
-            true => Err(RepoError::unusable(format!("it has more than {PARTS} files"))),
+            true => Err(RepoError::unusable(format!(
+                "it has more than {PARTS} files"
+            ))),
             false => Ok(parts),
         }
     }

@@ -184,9 +184,7 @@ impl Source {
                     .iter()
                     .any(|format| is_object(digest, *format))
             });
-            if is_part
-                && let Some(content) = read_owned(&entry.path(), self.owner, left)?
-            {
+            if is_part && let Some(content) = read_owned(&entry.path(), self.owner, left)? {
                 left = left.saturating_sub(content.len() as u64);
                 all.push((name, content));
             }
