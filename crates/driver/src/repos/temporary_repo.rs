@@ -436,7 +436,9 @@ mod tests {
             fs_err::create_dir_all(path.join("objects")).expect("created");
         }
         for path in [&old, &other] {
-            let now = fs_err::metadata(path).and_then(|found| found.modified()).expect("a time");
+            let now = fs_err::metadata(path)
+                .and_then(|found| found.modified())
+                .expect("a time");
             let before = now - std::time::Duration::from_secs(7200);
             let times = std::fs::FileTimes::new().set_modified(before);
             let directory = std::fs::File::open(path).expect("opened");
