@@ -9,24 +9,25 @@
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use homestak_api::limit::Limit;
-use homestak_api::runtime::{Spawner, run_blocking};
+use homestak_api::runtime::{Spawner, pause, run_blocking};
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, Response};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument as _;
 
-use super::repo::{find, permit, set_type};
+use super::repo::{find, set_type};
 use super::{Answer, Call};
 use crate::body::Body;
 use crate::process::{NOT_RUN, upload_pack};
 use crate::refusal::Refusal;
+use crate::share::{Permit, Shares};
 
 /// The name of the service.
 pub(super) const SERVICE: &str = "git-upload-pack";
@@ -36,21 +37,30 @@ const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
 /// What precedes the list of references before version 2.
 const PREFIX: &[u8] = b"001e# service=git-upload-pack\n0000";
 
-/// How many requests are processed at a time. Others wait, at most for the time of a request.
+/// How many requests are processed at a time, and of one address. Others wait, at most for the time of a
+/// request.
 const PROCESSES: usize = 8;
+const PROCESSES_PER_ADDRESS: usize = 2;
 /// The largest request, decoded. git sends larger ones without a length (`http.postBuffer`).
 const REQUEST_BYTES: usize = 1 << 20;
 /// How long sending may take.
 const TIME: Duration = Duration::from_secs(3600);
+/// What a client must read while output waits for it, in bytes, within a time: otherwise it could hold
+/// a process for an hour.
+const LEAST: usize = 480 << 10;
+const LEAST_WITHIN: Duration = Duration::from_secs(30);
+/// How often a client is looked at that reads less than git prints.
+const LOOK: Duration = Duration::from_millis(2);
 /// How much output is in memory for each client: the pieces, and how many of them wait.
 const PIECE: usize = 64 << 10;
 const WAITING: usize = 4;
 
-static RUNNING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(PROCESSES)));
+static RUNNING: LazyLock<Shares> =
+    LazyLock::new(|| Shares::new(PROCESSES, PROCESSES_PER_ADDRESS));
 
 /// `GET /{repo}.git/info/refs?service=git-upload-pack`
 pub(super) async fn advertise(call: &Call<'_>, copy: &Path) -> Answer {
-    let permit = permit(&RUNNING).await?;
+    let permit = RUNNING.of(call.peer.address).await?.permit().await?;
     let protocol = protocol(&call.head.headers);
     let command = upload_pack(copy, protocol, &["--http-backend-info-refs"]);
     let (first, rest) = run(command, Bytes::new(), permit).await.map_err(|error| {
@@ -70,9 +80,11 @@ pub(super) async fn advertise(call: &Call<'_>, copy: &Path) -> Answer {
 pub(super) async fn post(call: &mut Call<'_>, path: &str) -> Answer {
     let copy = find(call, path)?.copy();
     call.require_type(REQUEST)?;
-    // Before the body is read: it is in memory until the process ends.
-    let permit = permit(&RUNNING).await?;
+    // Before the body is read, since it is in memory until the process ends; the permit after that, since
+    // a client may send it slowly.
+    let share = RUNNING.of(call.peer.address).await?;
     let body = call.bytes_up_to(REQUEST_BYTES).await?.freeze();
+    let permit = share.permit().await?;
     let input = decoded(&call.head.headers, body)?;
     let command = upload_pack(&copy, protocol(&call.head.headers), &[]);
     let (first, rest) = run(command, input, permit)
@@ -120,13 +132,12 @@ fn sent(kind: &'static str, first: Bytes, rest: Receiver<io::Result<Bytes>>) -> 
 async fn run(
     command: Command,
     input: Bytes,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
 ) -> io::Result<(Bytes, Receiver<io::Result<Bytes>>)> {
     let (to, mut from) = mpsc::channel(WAITING);
     // Cancel safety: the thread ends the process when nothing is received any more.
     let work = run_blocking(move || {
-        let _permit = permit;
-        process(command, &input, &to);
+        process(command, &input, &to, permit);
     });
     let work = async { work.await.unwrap_or_default() };
     Spawner::default().spawn("git upload-pack", work.in_current_span());
@@ -136,8 +147,9 @@ async fn run(
 }
 
 /// Runs a process to its end, or until nothing is received any more.
-fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>) {
-    let mut has_output = false;
+fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>, permit: Permit) {
+    let (mut has_output, mut is_slow) = (false, false);
+    let mut pace = Pace::default();
     let read = |from: &mut dyn Read| loop {
         let mut piece = BytesMut::zeroed(PIECE);
         match from.read(&mut piece) {
@@ -145,13 +157,24 @@ fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>) {
             Ok(0) | Err(_) => return,
         }
         has_output = true;
-        if to.blocking_send(Ok(piece.freeze())).is_err() {
-            return;
+        let mut piece = Ok(piece.freeze());
+        // Not `blocking_send`, which waits without end.
+        while let Err(refused) = to.try_send(piece) {
+            let TrySendError::Full(back) = refused else {
+                return;
+            };
+            piece = back;
+            if pace.is_too_slow(LOOK) || pause(LOOK).is_err() {
+                is_slow = true;
+                return;
+            }
         }
+        pace.sent += PIECE;
     };
     let is_left = || to.is_closed();
     let ended = Limit::new(TIME, &is_left).run(&mut command, input, read, |_| ());
     let error = match ended {
+        Ok(_) if is_slow => io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly"),
         Ok(Some((status, ..))) if status.success() => return,
         Ok(Some((status, ..))) => match status.code() {
             Some(NOT_RUN) => {
@@ -165,11 +188,35 @@ fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>) {
         Ok(None) => io::ErrorKind::TimedOut.into(),
         Err(error) => error,
     };
-    if error.kind() != io::ErrorKind::InvalidInput && !to.is_closed() {
+    if is_slow {
+        tracing::info!("`git upload-pack` was ended: its client reads too slowly");
+    } else if error.kind() != io::ErrorKind::InvalidInput && !to.is_closed() {
         tracing::error!(%error, "`git upload-pack` failed");
     }
-    // Incomplete output is an error for the client.
+    // Incomplete output is an error for the client. One that is slow sees it when it has read the rest,
+    // for which the permit is not needed.
+    drop(permit);
     _ = to.blocking_send(Err(error));
+}
+
+/// How fast a client reads, while output waits for it.
+#[derive(Default)]
+struct Pace {
+    sent: usize,
+    waited: Duration,
+}
+
+impl Pace {
+    /// Returns whether a client that was waited for again has read too little.
+    fn is_too_slow(&mut self, waited: Duration) -> bool {
+        self.waited += waited;
+        if self.waited < LEAST_WITHIN {
+            return false;
+        }
+        let is_too_slow = self.sent < LEAST;
+        *self = Self::default();
+        is_too_slow
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +224,26 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
+
+    #[test]
+    fn a_client_must_read_a_part_of_what_waits_for_it() {
+        let mut pace = Pace::default();
+        let second = Duration::from_secs(1);
+        for _ in 0..29 {
+            assert!(!pace.is_too_slow(second));
+        }
+        assert!(pace.is_too_slow(second));
+        // What was read before does not count for later.
+        for expected in [false, true] {
+            if !expected {
+                pace.sent = 1 << 30;
+            }
+            for _ in 0..29 {
+                assert!(!pace.is_too_slow(second));
+            }
+            assert_eq!(pace.is_too_slow(second), expected);
+        }
+    }
 
     #[test]
     fn only_known_versions_of_the_protocol_are_passed_on() {

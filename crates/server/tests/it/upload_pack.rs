@@ -384,7 +384,7 @@ fn processes_end_when_their_client_leaves_and_when_the_server_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_beyond_the_most_processes_wait_and_are_refused_after_the_time_limit() {
+async fn requests_beyond_the_share_of_an_address_wait_and_are_refused_after_the_time_limit() {
     let limits = Limits {
         request: 3,
         ..Limits::default()
@@ -396,7 +396,7 @@ async fn requests_beyond_the_most_processes_wait_and_are_refused_after_the_time_
     .await;
     site.publish_large();
     let mut stalled = Vec::new();
-    for _ in 0..8 {
+    for _ in 0..2 {
         stalled.push(site.stall().await);
     }
     assert_eq!(site.send(LIST, &[], None).await.0, 408);
@@ -405,4 +405,26 @@ async fn requests_beyond_the_most_processes_wait_and_are_refused_after_the_time_
     drop(stalled);
     assert_eq!(site.send(LIST, &[], None).await.0, 200);
     tokio::task::block_in_place(|| site.wait_for_the_end());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_does_not_keep_out_others() {
+    let site = RepoSite::start().await;
+    let head = format!(
+        "POST {FETCH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {REPO_TOKEN}\r\n\
+         Content-Type: {REQUEST}\r\nContent-Length: 100\r\n\r\n"
+    );
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let from = [127, 0, 0, 2].into();
+        let client = RawClient::connect_from(from, &site.site, site.site.tls(None)).await;
+        let mut client = client.expect("connected");
+        client.send(head.as_bytes()).await;
+        waiting.push(client);
+    }
+    // They are being processed.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let listed = tokio::time::timeout(Duration::from_secs(10), site.send(LIST, &[], None));
+    assert_eq!(listed.await.expect("not kept out").0, 200);
+    drop(waiting);
 }
