@@ -89,12 +89,15 @@ mod tests {
         Some(within.unwrap_or_else(|_| panic!("a permit")))
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn one_address_cannot_have_all_permits() {
         let shares = Shares::new(3, 2);
         let first = permit(&shares, "2001:db8::1").await;
         let _second = permit(&shares, "2001:db8::2").await.expect("two");
-        assert!(permit(&shares, "2001:db8::3").await.is_none(), "one network");
+        assert!(
+            permit(&shares, "2001:db8::3").await.is_none(),
+            "one network"
+        );
         let _other = permit(&shares, "192.0.2.1").await.expect("three");
         assert!(permit(&shares, "192.0.2.2").await.is_none(), "all in use");
         drop(first);
@@ -102,7 +105,7 @@ mod tests {
         assert_eq!(shares.addresses.lock().expect("a table").len(), 3);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn the_share_of_an_address_is_no_permit_and_is_forgotten_after_use() {
         let shares = Shares::new(1, 1);
         let address = "192.0.2.1".parse().expect("an address");

@@ -55,8 +55,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const PIECE: usize = 64 << 10;
 const WAITING: usize = 4;
 
-static RUNNING: LazyLock<Shares> =
-    LazyLock::new(|| Shares::new(PROCESSES, PROCESSES_PER_ADDRESS));
+static RUNNING: LazyLock<Shares> = LazyLock::new(|| Shares::new(PROCESSES, PROCESSES_PER_ADDRESS));
 
 /// `GET /{repo}.git/info/refs?service=git-upload-pack`
 pub(super) async fn advertise(call: &Call<'_>, copy: &Path) -> Answer {
