@@ -1,7 +1,7 @@
 //! A repository of a user: where its parts are, whom it belongs to, and its references. Files are
 //! read without following links, and only if they belong to the owner of the repository.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
@@ -84,6 +84,8 @@ pub(super) struct References {
     pub(super) head: Option<String>,
     /// Branches and tags with the names of their objects.
     pub(super) refs: BTreeMap<String, String>,
+    /// Names that git cannot store beside others.
+    pub(super) conflicting: BTreeSet<String>,
 }
 
 impl Source {
@@ -219,7 +221,19 @@ impl Source {
             None => return Err(RepoError::unusable("its `HEAD` cannot be read")),
         };
         refs.remove(WORKING);
-        Ok(References { head, refs })
+        // Of `a` and `a/b`, git can store one only, and a clone would fail.
+        let is_taken = |name: &str| name == WORKING || refs.contains_key(name);
+        let is_below = |name: &&String| {
+            let mut parts = name.match_indices('/');
+            parts.any(|(at, _)| is_taken(&name[..at]))
+        };
+        let conflicting: BTreeSet<String> = refs.keys().filter(is_below).cloned().collect();
+        refs.retain(|name, _| !conflicting.contains(name));
+        Ok(References {
+            head,
+            refs,
+            conflicting,
+        })
     }
 
     fn walk(

@@ -205,6 +205,8 @@ async fn send(call: &Call<'_>, (directory, path): (PathBuf, String), kind: GitKi
 fn from_range(headers: &HeaderMap, length: u64) -> Result<Option<u64>, Refusal> {
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
     let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
+    // `parse` accepts a sign.
+    let from = from.filter(|from| from.bytes().all(|byte| byte.is_ascii_digit()));
     let Some(from) = from.and_then(|from| from.parse::<u64>().ok()) else {
         return Ok(None);
     };
@@ -315,6 +317,19 @@ fn failed(error: &io::Error) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_download_continues_at_a_number_of_digits() {
+        let of = |text| {
+            let range = HeaderMap::from_iter([(RANGE, HeaderValue::from_static(text))]);
+            from_range(&range, 10).map_err(|refusal| refusal.status.as_u16())
+        };
+        assert_eq!(of("bytes=5-"), Ok(Some(5)));
+        assert_eq!(of("bytes=10-"), Err(416));
+        for ignored in ["bytes=+5-", "bytes=-", "bytes= 5-", "bytes=5-6", "bytes=5"] {
+            assert_eq!(of(ignored), Ok(None), "{ignored}");
+        }
+    }
 
     #[test]
     fn only_regular_files_of_a_commit_are_sent() {

@@ -475,3 +475,30 @@ fn parts_of_an_index_have_names_of_git_and_one_limit_of_their_size() {
     part(&"b".repeat(40), LIMIT / 2);
     assert!(repo.refusal().contains("too large"));
 }
+
+#[test]
+fn references_that_a_clone_could_not_store_are_left_out_with_a_notice() {
+    let repo = TestRepo::committed();
+    let head = repo.git(&["rev-parse", "HEAD"]);
+    let mut packed = String::new();
+    for name in ["heads/_working/x", "heads/a", "heads/a/b", "tags/a/b"] {
+        packed += &format!("{head} refs/{name}\n");
+    }
+    repo.write(".git/packed-refs", &packed);
+    let copied = repo.copy();
+    let names: Vec<&str> = copied.repo.refs.keys().map(String::as_str).collect();
+    let expected = [
+        "refs/heads/_working",
+        "refs/heads/a",
+        "refs/heads/main",
+        "refs/tags/a/b",
+    ];
+    assert_eq!(names, expected);
+    let notice = &copied.notices[0];
+    for name in ["`refs/heads/_working/x`", "`refs/heads/a/b`"] {
+        assert!(notice.contains(name), "{notice}");
+    }
+    let copy = repo.publish.repo_path("x");
+    let words = ["clone", "-q", copy.to_str().expect("text"), "clone"];
+    git_in(repo.root.path(), &words);
+}
