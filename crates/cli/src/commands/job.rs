@@ -105,7 +105,7 @@ async fn show(client: &ServerClient, id: &str, printer: &Printer) -> Outcome {
     if !shown.output.is_empty() {
         printer.data("output:\n");
         for line in shown.output.lines() {
-            printer.node_stdout("  ", line);
+            printer.job_stdout("  ", line);
         }
     }
     if shown.truncated {
