@@ -15,6 +15,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
     SignatureAlgorithm,
 };
+use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
 pub use rustls::pki_types::CertificateDer;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -164,6 +165,17 @@ impl PublicKeyData for ForeignKey<'_> {
     }
 }
 
+/// Returns whether a public key is a point of P-256: one that is not was never a node's.
+fn is_point(public_key: &[u8]) -> bool {
+    let random = ring::rand::SystemRandom::new();
+    let Ok(own) = EphemeralPrivateKey::generate(&ECDH_P256, &random) else {
+        return false;
+    };
+    let key = UnparsedPublicKey::new(&ECDH_P256, public_key);
+    // Only this examines the point.
+    agree_ephemeral(own, &key, |_| ()).is_ok()
+}
+
 impl Credential {
     /// Creates the authority of a site.
     pub fn authority(site: &str, now: Timestamp) -> Result<Self, CertificateError> {
@@ -201,7 +213,7 @@ impl Credential {
         public_key: &[u8],
         now: Timestamp,
     ) -> Result<Issued, CertificateError> {
-        if public_key.len() != 65 || public_key[0] != 4 {
+        if public_key.len() != 65 || public_key[0] != 4 || !is_point(public_key) {
             return Err(CertificateError::PublicKey);
         }
         self.issue_for(role, &ForeignKey(public_key), now)
@@ -358,7 +370,8 @@ mod tests {
             name: "web".to_owned(),
             uuid: "11111111-1111-4111-8111-111111111111".to_owned(),
         };
-        for key in [&[][..], &[4; 64], &[3; 65]] {
+        // The last is no point of the curve.
+        for key in [&[][..], &[4; 64], &[3; 65], &[4; 65]] {
             let refused = root.issue_to(&node, key, at(0));
             assert!(matches!(refused, Err(CertificateError::PublicKey)));
         }

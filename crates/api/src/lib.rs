@@ -16,5 +16,6 @@ pub mod signature;
 mod stop;
 pub mod systemd;
 pub mod trust;
+pub mod trusted_path;
 pub mod v1;
 mod verifier;

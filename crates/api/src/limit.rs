@@ -4,6 +4,7 @@
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,6 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How often the limit is checked, in nanoseconds.
 const TICK: i64 = 100_000_000;
+/// The most output of a program that is kept in memory, in bytes: a list of a million files.
+const MAX_OUTPUT: u64 = 128 << 20;
 /// How often an exit is polled for after the pipes are closed, on kernels without pidfd.
 const ENDING: Duration = Duration::from_millis(5);
 
@@ -42,16 +45,27 @@ pub fn resources(limits: &[(&str, u64)]) -> Vec<String> {
 }
 
 /// Runs a command whose pipes are set up, and returns its output. One that takes longer than
-/// `within` is killed, which is an error.
+/// `within`, or prints more than 128 MiB, is killed, which is an error.
 pub fn output(command: &mut Command, input: &[u8], within: Duration) -> io::Result<Output> {
+    let is_too_much = AtomicBool::new(false);
     let read = |from: &mut dyn Read| {
         let mut bytes = Vec::new();
-        _ = from.read_to_end(&mut bytes);
+        _ = from.take(MAX_OUTPUT + 1).read_to_end(&mut bytes);
+        if bytes.len() as u64 > MAX_OUTPUT {
+            is_too_much.store(true, Ordering::Relaxed);
+        }
         bytes
     };
-    let ended = Limit::new(within, &|| false).run(command, input, read, read)?;
+    let stop = || is_too_much.load(Ordering::Relaxed);
+    let ended = Limit::new(within, &stop).run(command, input, read, read)?;
+    let program = command.get_program().to_string_lossy();
+    if stop() {
+        let most = MAX_OUTPUT >> 20;
+        let text = format!("`{program}` printed more than {most} MiB, and was killed");
+        return Err(io::Error::other(text));
+    }
     let (status, stdout, stderr) = ended.ok_or_else(|| {
-        let (program, seconds) = (command.get_program().to_string_lossy(), within.as_secs());
+        let seconds = within.as_secs();
         let text = format!("`{program}` did not end within {seconds} s, and was killed");
         io::Error::new(ErrorKind::TimedOut, text)
     })?;
@@ -253,5 +267,20 @@ mod tests {
         let stat = fs_err::read_to_string(format!("/proc/{}/stat", child.trim()));
         // Killed, or being killed.
         assert!(stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z ")));
+    }
+
+    #[test]
+    fn a_program_that_prints_without_end_is_killed() {
+        let minute = Duration::from_secs(60);
+        let script = "head -c 150000000 /dev/zero; trap '' PIPE; exec sleep 1000";
+        for script in [script.to_owned(), format!("({script}) >&2")] {
+            let begun = monotonic();
+            let error = output(&mut shell(&script), b"", minute).expect_err("too much");
+            assert_eq!(
+                error.to_string(),
+                "`sh` printed more than 128 MiB, and was killed"
+            );
+            assert!(monotonic().saturating_sub(begun) < minute / 2);
+        }
     }
 }

@@ -26,7 +26,9 @@ use sha2::{Digest as _, Sha256};
 use crate::certificate::Credential;
 use crate::durable::{self, Access};
 use crate::signature::{Purpose, SignatureError, SitePublicKey, verify};
+use crate::trusted_path;
 
+use repo::REPOS;
 pub use repo::{PublishedPack, PublishedRepo, WORKING, is_repo_name};
 
 /// The bit that gives new files the group of their directory.
@@ -358,7 +360,10 @@ impl PublishDirectory {
 
     /// Makes this directory equal to another. Files are replaced one by one, each whole. Returns
     /// whether anything was different.
+    ///
+    /// Files are written and deleted by name, so nobody else may be able to replace a directory.
     pub fn copy_from(&self, other: &Self) -> io::Result<bool> {
+        self.require_own()?;
         let mut is_changed = self.copy_repos_from(other)?;
         let files = other.small_files()?;
         for file in &files {
@@ -373,12 +378,32 @@ impl PublishDirectory {
             }
         }
         for file in self.small_files()? {
-            if !files.contains(&file) {
+            if !files.contains(&file) && is_published(&file) {
                 fs_err::remove_file(self.0.join(file))?;
                 is_changed = true;
             }
         }
         Ok(is_changed)
+    }
+
+    /// Requires that the directory and those in it belong to root or this user, and that others can
+    /// write to none of them.
+    fn require_own(&self) -> io::Result<()> {
+        let directory = trusted_path::resolve(&self.0)?;
+        directory.require_unshared().map_err(io::Error::other)?;
+        for name in [SPECS, AGENTS, WITHDRAWN, REPOS] {
+            let expected = directory.path.join(name);
+            let found = match trusted_path::resolve(&expected) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found?,
+            };
+            if found.path != expected {
+                let text = format!("`{}` is a link", expected.display());
+                return Err(io::Error::other(text));
+            }
+            found.require_unshared().map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     /// Returns the published statement of the agent for an architecture, if it is one of the site's.
@@ -509,6 +534,20 @@ pub fn verify_spec(
 /// Returns the SHA-256 of bytes in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex::encode(&Sha256::digest(bytes))
+}
+
+/// Returns whether a file has a name of one that is published.
+fn is_published(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    match file.parent() {
+        Some(parent) if parent == Path::new(AGENTS) => {
+            let architecture = name.strip_suffix(STATEMENT).unwrap_or(&name);
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            architecture.chars().all(is_word)
+        }
+        Some(parent) if parent == Path::new("") => true,
+        _ => name.ends_with(".json"),
+    }
 }
 
 fn verified_spec(path: &Path, site: &SiteInfo) -> Result<(SpecStatement, PublishedSpec), String> {

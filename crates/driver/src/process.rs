@@ -186,14 +186,18 @@ pub(crate) fn run_again(
 pub(crate) fn git(owner: Option<(u32, u32)>) -> std::process::Command {
     let mut command = command(limit::LIMITED);
     command.args(limit::resources(&[("as", MEMORY), ("core", 0)]));
+    if owner.is_some() {
+        command.arg("setsid");
+    }
+    // It ends with the thread that waits for it: nobody would end it otherwise.
+    command.args(["setpriv", "--pdeathsig=KILL"]);
     if let Some((user, group)) = owner {
         command
-            .args(["setsid", "setpriv", "--clear-groups", "--no-new-privs"])
+            .args(["--clear-groups", "--no-new-privs"])
             .arg(format!("--reuid={user}"))
-            .arg(format!("--regid={group}"))
-            .arg("--");
+            .arg(format!("--regid={group}"));
     }
-    command.arg("git");
+    command.args(["--", "git"]);
     for (name, value) in [
         ("GIT_CONFIG_NOSYSTEM", "1"),
         ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -220,6 +224,8 @@ fn command(program: impl AsRef<OsStr>) -> std::process::Command {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     #[test]
@@ -248,6 +254,38 @@ mod tests {
         assert_ne!(Some(session), own);
         assert_eq!((user, groups), ("65534", "65534"));
         assert_eq!(privileges.split_whitespace().last(), Some("1"));
+    }
+
+    #[test]
+    fn git_ends_with_the_thread_that_waits_for_it() {
+        let users = [None, Some((65534, 65534))];
+        let is_root = rustix::process::geteuid().is_root();
+        for owner in users.into_iter().filter(|user| user.is_none() || is_root) {
+            let started = std::thread::spawn(move || {
+                let mut git = git(owner);
+                git.args(["-c", "alias.x=!echo; exec cat", "x"]);
+                git.current_dir("/");
+                git.stdin(Stdio::piped()).stdout(Stdio::piped());
+                let mut child = git.spawn().expect("git runs");
+                let mut ready = [0];
+                let printed = child.stdout.as_mut().expect("a pipe");
+                printed.read_exact(&mut ready).expect("it runs");
+                child
+            });
+            let mut child = started.join().expect("started");
+            let begun = limit::monotonic();
+            let ended = loop {
+                if let Some(status) = child.try_wait().expect("it is a child") {
+                    break Some(status);
+                }
+                if limit::monotonic().saturating_sub(begun) > Duration::from_secs(20) {
+                    break None;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            let signal = ended.and_then(|status| status.signal());
+            assert_eq!(signal, Some(9), "{owner:?}: {ended:?}");
+        }
     }
 
     #[test]

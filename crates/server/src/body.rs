@@ -9,11 +9,11 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 use tokio::io::AsyncSeekExt as _;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Receiver;
 use tokio_util::io::poll_read_buf;
 
 use crate::connections::ResponseInProgress;
+use crate::share::Permit;
 
 /// How much of a file is in memory for each client.
 const PIECE: usize = 256 << 10;
@@ -33,7 +33,7 @@ pub(crate) struct FileBody {
     file: tokio::fs::File,
     remaining: u64,
     piece: BytesMut,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 impl FileBody {
@@ -41,7 +41,7 @@ impl FileBody {
     pub(crate) async fn new(
         file: std::fs::File,
         (from, length): (u64, u64),
-        permit: OwnedSemaphorePermit,
+        permit: Permit,
     ) -> io::Result<Self> {
         let mut file = tokio::fs::File::from_std(file);
         file.set_max_buf_size(PIECE);

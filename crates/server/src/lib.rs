@@ -25,6 +25,7 @@ mod repos;
 pub mod route;
 mod server;
 pub mod settings;
+mod share;
 mod stall;
 mod throttle;
 mod tls;

@@ -86,6 +86,9 @@ const GIT_FILE: u64 = 64 << 20;
 /// The most processor time of git, in seconds.
 const GIT_PROCESSOR: u64 = 60;
 
+/// Ends git with the thread that waits for it: nobody would end it after the server was killed.
+const ENDING: [&str; 3] = ["setpriv", "--pdeathsig=KILL", "--"];
+
 /// Returns the limits of git, of memory in bytes.
 fn limits(memory: u64) -> Vec<String> {
     limit::resources(&[
@@ -105,6 +108,7 @@ pub(crate) fn limited_git(memory: u64, more: &[&str]) -> Command {
     command
         .args(["-n", "10", limit::LIMITED])
         .args(limits(memory))
+        .args(ENDING)
         .arg("git")
         .process_group(0);
     for (name, value) in ALONE {
@@ -172,7 +176,7 @@ pub(crate) fn upload_pack(copy: &Path, protocol: Option<&str>, more: &[&str]) ->
 fn command() -> Command {
     let mut command = Command::new(limit::LIMITED);
     environment::clean(&mut command, &[]);
-    command.args(limits(READ_MEMORY)).arg("git");
+    command.args(limits(READ_MEMORY)).args(ENDING).arg("git");
     for (name, value) in ALONE {
         command.env(name, value);
     }

@@ -14,7 +14,7 @@ use super::{PublishDirectory, SETGID};
 use crate::durable;
 
 /// The directory of all copies.
-const REPOS: &str = "repos";
+pub(super) const REPOS: &str = "repos";
 /// How the name of a copy ends.
 const GIT: &str = ".git";
 /// The description of a copy, in its directory. It is not served.
@@ -161,7 +161,10 @@ impl PublishDirectory {
             }
         }
         for file in before {
-            if !files.contains(&file) {
+            let is_plain = file
+                .components()
+                .all(|part| matches!(part, std::path::Component::Normal(_)));
+            if !files.contains(&file) && is_plain {
                 fs_err::remove_file(self.0.join(&file))?;
                 is_changed = true;
             }

@@ -180,3 +180,79 @@ fn the_node_of_a_spec_that_does_not_say_so_counts_as_one_that_had_a_token() {
     text.as_object_mut().expect("fields").remove("had_token");
     assert!(read(&text));
 }
+
+/// Returns a directory with what is published, and one with a mode that it is copied to.
+fn copies(mode: u32) -> ([tempfile::TempDir; 2], PublishDirectory, PublishDirectory) {
+    let key = SiteKey::generate().expect("a key");
+    let (root, from) = directory(&key);
+    from.put_spec(&uuid(), &signed(&key, "s", "{}"))
+        .expect("written");
+    let copy = tempfile::tempdir().expect("a directory");
+    let mode = std::fs::Permissions::from_mode(mode);
+    fs_err::set_permissions(copy.path(), mode).expect("set");
+    let to = PublishDirectory::new(copy.path());
+    ([root, copy], from, to)
+}
+
+#[test]
+fn nothing_is_published_to_a_directory_that_others_can_change() {
+    for (mode, is_usable) in [
+        (0o700, true),
+        (0o2750, true),
+        (0o755, true),
+        (0o2770, false),
+        (0o1777, false),
+    ] {
+        let ([_from, root], from, to) = copies(mode);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(root.path(), None, Some(65534)).expect("changed");
+            let mode = std::fs::Permissions::from_mode(mode);
+            fs_err::set_permissions(root.path(), mode).expect("set");
+        } else if mode == 0o2770 {
+            continue;
+        }
+        assert_eq!(to.copy_from(&from).is_ok(), is_usable, "{mode:o}");
+    }
+    if rustix::process::geteuid().is_root() {
+        let ([_from, root], from, to) = copies(0o700);
+        std::os::unix::fs::chown(root.path(), Some(65534), None).expect("changed");
+        let refused = to
+            .copy_from(&from)
+            .expect_err("of another user")
+            .to_string();
+        assert!(refused.contains("user 65534"), "{refused}");
+        assert!(!root.path().join("secrets.json").exists());
+    }
+}
+
+#[test]
+fn nothing_is_published_or_deleted_through_links() {
+    for name in ["specs", "agents", "withdrawn", "repos"] {
+        let ([_from, root], from, to) = copies(0o700);
+        let other = tempfile::tempdir().expect("a directory");
+        let kept = other
+            .path()
+            .join("11111111-1111-4111-8111-111111111112.json");
+        fs_err::write(&kept, "{}").expect("written");
+        std::os::unix::fs::symlink(other.path(), root.path().join(name)).expect("linked");
+        to.copy_from(&from).expect_err("a link");
+        assert!(kept.exists(), "{name}");
+        assert_eq!(fs_err::read_dir(other.path()).expect("read").count(), 1);
+    }
+}
+
+#[test]
+fn only_files_that_can_be_published_are_deleted() {
+    let ([_from, root], from, to) = copies(0o700);
+    to.copy_from(&from).expect("copied");
+    for (name, is_deleted) in [
+        ("specs/22222222-2222-4222-8222-222222222222.json", true),
+        ("specs/notes", false),
+        ("specs/lost+found", false),
+    ] {
+        let path = root.path().join(name);
+        fs_err::write(&path, "{}").expect("written");
+        assert_eq!(to.copy_from(&from).expect("copied"), is_deleted, "{name}");
+        assert_eq!(path.exists(), !is_deleted, "{name}");
+    }
+}

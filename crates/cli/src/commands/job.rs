@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use homestak_api::v1::kind;
 use homestak_api::v1::node_job::{JobDetail, Jobs};
 use homestak_api::v1::node_update::{CancelledJob, ShownJob};
 use homestak_driver::DriverError;
-use homestak_driver::node_job::parse_id;
+use homestak_driver::node_job::{parse_id, whole_job};
 use homestak_driver::server::{ServerClient, ServerClientError, ServerLease};
 
 use super::Outcome;
@@ -66,18 +65,8 @@ async fn list(client: &ServerClient, node: Option<&NodeArgs>, printer: &Printer)
 }
 
 async fn show(client: &ServerClient, id: &str, printer: &Printer) -> Outcome {
-    let mut shown = client
-        .job(id, 0, Duration::ZERO)
-        .await
-        .map_err(|error| unknown(error, id))?;
-    // It may be sent in parts.
-    while let Ok(more) = client.job(id, shown.next, Duration::ZERO).await
-        && !more.output.is_empty()
-        && more.next > shown.next
-    {
-        let output = shown.output + &more.output;
-        shown = JobDetail { output, ..more };
-    }
+    let shown = whole_job(client, id).await;
+    let shown = shown.map_err(|error| unknown(error, id))?;
     if printer.output.json {
         let JobDetail {
             job,
@@ -116,7 +105,7 @@ async fn show(client: &ServerClient, id: &str, printer: &Printer) -> Outcome {
     if !shown.output.is_empty() {
         printer.data("output:\n");
         for line in shown.output.lines() {
-            printer.node_stdout("  ", line);
+            printer.job_stdout("  ", line);
         }
     }
     if shown.truncated {

@@ -109,6 +109,17 @@ impl Printer {
         remember(self.node_line(std::io::stdout().lock(), label, text));
     }
 
+    /// Prints a line of the output of a job after a label, always escaped: it is text for people, who may
+    /// read it later in a file.
+    pub(crate) fn job_stdout(&self, label: &str, text: &str) {
+        self.node_stdout(label, &escape(text));
+    }
+
+    /// The same on stderr.
+    pub(crate) fn job_stderr(&self, label: &str, text: &str) {
+        self.node_stderr(label, &escape(text));
+    }
+
     /// Prints a line of a node's stderr in the same way.
     pub(crate) fn node_stderr(&self, label: &str, text: &str) {
         _ = self.node_line(std::io::stderr().lock(), label, text);
@@ -139,16 +150,10 @@ impl Printer {
 
     /// Prints JSON that is no output of a kind.
     pub(crate) fn raw_json(&self, value: &impl Serialize) {
-        // Written as it is serialized: the text of a big manifest is as big as its values. JSON has
-        // no colours.
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        let written = if std::io::stdout().is_terminal() {
-            let text = serde_json::to_string_pretty(value).unwrap_or_default();
-            out.write_all(escape_in_json(&text).as_bytes())
-        } else {
-            serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)
-        };
-        let written = written.and_then(|()| out.write_all(b"\n"));
+        // Escaped in a pipe as well: the values are the same, and the text may be shown later.
+        let text = serde_json::to_string_pretty(value).unwrap_or_default();
+        let mut out = std::io::stdout().lock();
+        let written = writeln!(out, "{}", escape_in_json(&text));
         remember(written.and_then(|()| out.flush()));
     }
 
@@ -158,11 +163,8 @@ impl Printer {
         let Ok(text) = serde_json::to_string(value) else {
             return;
         };
-        let text = match out.is_terminal() {
-            true => escape_in_json(&text),
-            false => Cow::Borrowed(&*text),
-        };
-        remember(writeln!(out, "{text}").and_then(|()| out.flush()));
+        let written = writeln!(out, "{}", escape_in_json(&text));
+        remember(written.and_then(|()| out.flush()));
     }
 
     /// Prints a message on stderr.

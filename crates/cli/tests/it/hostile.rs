@@ -78,6 +78,11 @@ fn output_of_commands_and_logs_is_unchanged_in_a_pipe() {
     let run = nodes.run(&exec);
     assert_eq!(run.out, format!("web | {HOSTILE}\n"));
     assert_eq!(run.err, format!("web | {HOSTILE}\n"));
+    // JSON has the same values, and no control characters.
+    let json: Vec<&str> = ["--json-output"].into_iter().chain(exec).collect();
+    let run = nodes.run(&json);
+    assert!(run.out.contains(r"\u001b[2J\u009b2Jz"), "{}", run.out);
+    assert!(is_harmless(&run.out.replace("[2J", "")), "{}", run.out);
     let run = nodes.run(&["logs", "web"]);
     assert_eq!(run.out, format!("{HOSTILE}\n"));
     assert_eq!(run.err, format!("{HOSTILE}\n"));

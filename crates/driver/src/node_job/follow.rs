@@ -42,6 +42,35 @@ impl KeptOutput {
     }
 }
 
+/// Returns a job with its output, up to the limit.
+pub async fn whole_job(client: &ServerClient, id: &str) -> Result<JobDetail, ServerClientError> {
+    // Cancel safety: only reads.
+    whole(async |after| client.job(id, after, Duration::ZERO).await).await
+}
+
+/// Puts the parts of an answer together.
+async fn whole<E>(mut part: impl AsyncFnMut(u64) -> Result<JobDetail, E>) -> Result<JobDetail, E> {
+    let (mut detail, mut kept) = (part(0).await?, KeptOutput::default());
+    loop {
+        kept.add(&detail.output);
+        kept.truncated |= detail.truncated;
+        if detail.output.is_empty() || kept.truncated {
+            break;
+        }
+        match part(detail.next).await {
+            Ok(more) if more.next > detail.next => detail = more,
+            // What was received is shown.
+            Ok(_) | Err(_) => break,
+        }
+    }
+    let KeptOutput { text, truncated } = kept;
+    Ok(JobDetail {
+        output: text,
+        truncated,
+        ..detail
+    })
+}
+
 /// When a job is given up that has not ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FollowLimit {
@@ -309,6 +338,56 @@ mod tests {
             let found = limit.wait(state, Duration::from_secs(waited));
             assert_eq!(found, Duration::from_secs(expected), "{state:?} {waited}");
         }
+    }
+
+    fn status() -> JobStatus {
+        JobStatus {
+            id: String::new(),
+            node: "web".to_owned(),
+            uuid: String::new(),
+            kind: homestak_api::v1::node_job::JobKind::Collect,
+            origin: String::new(),
+            state: JobState::Succeeded,
+            issued: 0,
+            expires: 0,
+            time_limit: 0,
+            taken: None,
+            ended: None,
+            outcome: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_sends_output_without_end_is_not_asked_for_more() {
+        let mut n_asked = 0;
+        let shown = whole(async |after| {
+            n_asked += 1;
+            Ok::<_, ()>(JobDetail {
+                job: status(),
+                output: "x".repeat(100_000),
+                next: after + 100_000,
+                truncated: false,
+            })
+        });
+        let shown = shown.await.expect("a job");
+        assert_eq!((shown.output.len(), shown.truncated), (MAX_OUTPUT, true));
+        assert_eq!(n_asked, 3);
+    }
+
+    #[tokio::test]
+    async fn output_that_is_sent_in_parts_is_put_together() {
+        let parts = ["one", "two", ""];
+        let shown = whole(async |after| {
+            let next = after.min(1) + 1;
+            Ok::<_, ()>(JobDetail {
+                job: status(),
+                output: parts[usize::try_from(after).expect("small")].to_owned(),
+                next,
+                truncated: false,
+            })
+        });
+        let shown = shown.await.expect("a job");
+        assert_eq!((shown.output.as_str(), shown.truncated), ("onetwo", false));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod ssh;
 mod statement;
 
 pub use event::{JobEvent, JobObserver};
+pub use follow::whole_job;
 pub use request::{DEFAULT_EXPIRES, JobRequest, default_time_limit, parse_id};
 pub use runner::{ABANDON_TIME, Abandoned, JobRunner, LastKnown};
 

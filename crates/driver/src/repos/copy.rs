@@ -157,7 +157,7 @@ impl NewCopy<'_> {
     fn write(&self, mut repo: PublishedRepo) -> Result<PublishedRepo, RepoError> {
         durable::create_private(self.new).map_err(RepoError::file("create", self.new))?;
         write_layout(self.new, self.snapshot.format, true)?;
-        let git = Git::new(self.new, None);
+        let git = self.snapshot.git.in_copy(self.new);
         let tips = self.snapshot.tips();
         repo.packs = self.committed(&git, &tips)?;
         repo.working_pack = self.uncommitted(&git, &tips)?;

@@ -14,13 +14,26 @@ use super::source::Owner;
 use super::temporary_repo::index_path;
 use crate::process::git;
 
-/// How long one command may take: packing a repository of gigabytes takes minutes.
+/// How long all commands for one repository may take: packing one of gigabytes takes minutes.
 const TIME: Duration = Duration::from_secs(900);
+/// How long one may take that reads neither a working tree nor all objects.
+const SHORT: Duration = Duration::from_secs(120);
+/// The commands that may take longer.
+const LONG: &[&str] = &[
+    "diff-files",
+    "ls-files",
+    "ls-tree",
+    "rev-list",
+    "update-index",
+    "write-tree",
+];
 /// How long a program may take to end after its output has ended: the owner of a repository can stop
 /// programs that run as that user.
 const END: Duration = Duration::from_secs(10);
 /// How often it is polled for its end.
 const POLL: Duration = Duration::from_millis(5);
+/// Most files of a list: each needs some memory, however short its name is.
+const PARTS: usize = 1_500_000;
 /// The largest pack, in bytes.
 const PACK_BYTES: u64 = 16 << 30;
 
@@ -32,17 +45,33 @@ pub(super) struct Git {
     /// Where objects are written, without those that are borrowed.
     objects: Option<PathBuf>,
     owner: Option<Owner>,
+    /// When all commands must have ended, by the monotonic clock.
+    until: Duration,
 }
 
 impl Git {
-    /// Uses a git directory of our own, as `owner` if that is another user.
+    /// Uses a git directory of our own, as `owner` if that is another user. The time for all commands
+    /// begins.
     pub(super) fn new(directory: &Path, owner: Option<Owner>) -> Self {
         Self {
             directory: directory.to_owned(),
             tree: None,
             objects: None,
             owner,
+            until: limit::monotonic().saturating_add(TIME),
         }
+    }
+
+    /// Uses another git directory as this user, within the same time.
+    pub(super) fn in_copy(&self, directory: &Path) -> Self {
+        Self {
+            until: self.until,
+            ..Self::new(directory, None)
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_sub(limit::monotonic())
     }
 
     /// Uses a working tree.
@@ -85,7 +114,11 @@ impl Git {
     /// Runs a command and returns what it prints.
     pub(super) fn run(&self, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, RepoError> {
         let name = arguments.first().copied().unwrap_or_default();
-        let output = limit::output(&mut self.command(arguments), input, TIME);
+        let within = match LONG.contains(&name) {
+            true => self.left(),
+            false => self.left().min(SHORT),
+        };
+        let output = limit::output(&mut self.command(arguments), input, within);
         let output = output.map_err(|source| RepoError::Run {
             command: name.to_owned(),
             source,
@@ -106,10 +139,14 @@ impl Git {
     pub(super) fn list(&self, arguments: &[&str]) -> Result<Vec<Vec<u8>>, RepoError> {
         let printed = self.run(arguments, b"")?;
         let parts = printed.split(|byte| *byte == 0);
-        Ok(parts
-            .filter(|part| !part.is_empty())
-            .map(<[u8]>::to_vec)
-            .collect())
+        let parts = parts.filter(|part| !part.is_empty());
+        let parts: Vec<Vec<u8>> = parts.take(PARTS + 1).map(<[u8]>::to_vec).collect();
+        match parts.len() > PARTS {
+            true => Err(RepoError::unusable(format!(
+                "it has more than {PARTS} files"
+            ))),
+            false => Ok(parts),
+        }
     }
 
     /// Packs what is reachable, and writes pack and index into another git directory. `revisions`
@@ -140,7 +177,7 @@ impl Git {
         if let Some(packed) = packing.stdout.take() {
             storing.stdin(packed);
         }
-        let stored = limit::output(&mut storing, b"", TIME);
+        let stored = limit::output(&mut storing, b"", self.left());
         // Its end of the pipe is closed with the command, so that packing ends as well.
         drop(storing);
         if !matches!(&stored, Ok(output) if output.status.success()) {

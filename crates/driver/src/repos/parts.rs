@@ -18,22 +18,30 @@ pub(super) fn require_own_objects(common: &Path, owner: Owner) -> Result<(), Rep
         ));
     }
     // Packs and other objects are in directories below this one, and not deeper.
-    require_no_links(&objects, 1)
+    require_plain(&objects, 1)
 }
 
-fn require_no_links(path: &Path, depth: usize) -> Result<(), RepoError> {
+/// Refuses links, and what git would wait for, such as a named pipe.
+fn require_plain(path: &Path, depth: usize) -> Result<(), RepoError> {
     let failed = RepoError::file("read", path);
     for entry in fs_err::read_dir(path).map_err(&failed)? {
         let entry = entry.map_err(&failed)?;
         let kind = entry.file_type().map_err(&failed)?;
         if kind.is_dir() && depth > 0 {
-            require_no_links(&entry.path(), depth - 1)?;
+            require_plain(&entry.path(), depth - 1)?;
         }
         if kind.is_symlink() {
             return Err(RepoError::unusable(
                 "there is a link among its objects, so that they could be those of another \
                  repository; `git clone` makes a copy without",
             ));
+        }
+        if !kind.is_dir() && !kind.is_file() {
+            let path = entry.path();
+            return Err(RepoError::unusable(format!(
+                "`{}` is neither a file nor a directory; remove it",
+                path.display()
+            )));
         }
     }
     Ok(())

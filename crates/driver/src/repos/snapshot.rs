@@ -46,6 +46,12 @@ impl Snapshot {
         let git = Git::new(temporary.path(), owner);
         let mut references = source.references(format)?;
         let mut notices = Vec::new();
+        if !references.conflicting.is_empty() {
+            let named = named(&references.conflicting);
+            notices.push(format!(
+                "left out, since git cannot store them below another name: {named}"
+            ));
+        }
         let missing = drop_missing(&git, &mut references)?;
         if !missing.is_empty() {
             let named = named(&missing.into_iter().collect());
@@ -113,8 +119,8 @@ impl Snapshot {
         let start = index.as_ref();
         let start = start.map(|(content, written)| (content.as_slice(), *written));
         self.temporary.start_index(start)?;
-        if index.is_some() {
-            for (name, content) in source.shared_indexes()? {
+        if let Some((content, _)) = &index {
+            for (name, content) in source.shared_indexes(content.len())? {
                 self.temporary.write(&name, &content)?;
             }
         }

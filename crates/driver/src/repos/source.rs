@@ -1,7 +1,7 @@
 //! A repository of a user: where its parts are, whom it belongs to, and its references. Files are
 //! read without following links, and only if they belong to the owner of the repository.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use homestak_api::publication::WORKING;
+use homestak_api::trusted_path::{self, ResolvedPath};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
@@ -20,8 +21,8 @@ use super::temporary_repo::ObjectFormat;
 const REFS_BYTES: u64 = 8 << 20;
 /// The largest other small file.
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
-/// The largest index, in bytes.
-const INDEX_BYTES: u64 = 1 << 30;
+/// The largest index with all its parts, in bytes: of more than a million files.
+const INDEX_BYTES: u64 = 128 << 20;
 /// Most references.
 const REFS: usize = 100_000;
 /// How deep directories of references may be.
@@ -83,6 +84,8 @@ pub(super) struct References {
     pub(super) head: Option<String>,
     /// Branches and tags with the names of their objects.
     pub(super) refs: BTreeMap<String, String>,
+    /// Names that git cannot store beside others.
+    pub(super) conflicting: BTreeSet<String>,
 }
 
 impl Source {
@@ -95,12 +98,12 @@ impl Source {
 
     /// Finds the parts of a repository whose objects are not read.
     fn locate(path: &Path) -> Result<Self, RepoError> {
-        let path = fs_err::canonicalize(path).map_err(RepoError::file("open", path))?;
-        let found = fs_err::metadata(&path).map_err(RepoError::file("open", &path))?;
-        if !found.is_dir() {
+        let resolved = trusted_path::resolve(path).map_err(RepoError::file("open", path))?;
+        if !resolved.path.is_dir() {
             return Err(RepoError::unusable("it is not a directory"));
         }
-        let owner = Owner::of(found.uid());
+        let owner = Owner::of(resolved.owner);
+        let path = trusted(resolved, owner)?;
         require_readable(&path, owner, rustix::process::geteuid().as_raw())?;
         let inside = path.join(".git");
         let kind = fs_err::symlink_metadata(&inside).ok();
@@ -112,8 +115,7 @@ impl Source {
                 let to = text.trim_end_matches('\n').strip_prefix("gitdir: ");
                 let to =
                     to.ok_or_else(|| RepoError::unusable("its `.git` is not a git directory"))?;
-                let to = path.join(to);
-                let to = fs_err::canonicalize(&to).map_err(RepoError::file("open", &to))?;
+                let to = resolve(&path.join(to), owner)?;
                 (Some(path), to)
             }
             Some(_) => return Err(RepoError::unusable("its `.git` is a link")),
@@ -124,7 +126,7 @@ impl Source {
             None => directory.clone(),
             Some(text) => {
                 let to = directory.join(String::from_utf8_lossy(&text).trim_end_matches('\n'));
-                fs_err::canonicalize(&to).map_err(RepoError::file("open", &to))?
+                resolve(&to, owner)?
             }
         };
         for part in [&directory, &common, &common.join("objects")] {
@@ -171,18 +173,20 @@ impl Source {
         )))
     }
 
-    /// Returns parts of the index that are in files of their own, by name; together at most as large
-    /// as an index.
-    pub(super) fn shared_indexes(&self) -> Result<Vec<(String, Vec<u8>)>, RepoError> {
+    /// Returns parts of an index of some bytes that are in files of their own, by name.
+    pub(super) fn shared_indexes(&self, index: usize) -> Result<Vec<(String, Vec<u8>)>, RepoError> {
         let mut all = Vec::new();
-        let mut left = INDEX_BYTES;
+        let mut left = INDEX_BYTES.saturating_sub(index as u64);
         let failed = RepoError::file("read", &self.directory);
         for entry in fs_err::read_dir(&self.directory).map_err(&failed)? {
             let entry = entry.map_err(&failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with("sharedindex.")
-                && let Some(content) = read_owned(&entry.path(), self.owner, left)?
-            {
+            let is_part = name.strip_prefix("sharedindex.").is_some_and(|digest| {
+                [ObjectFormat::Sha1, ObjectFormat::Sha256]
+                    .iter()
+                    .any(|format| is_object(digest, *format))
+            });
+            if is_part && let Some(content) = read_owned(&entry.path(), self.owner, left)? {
                 left = left.saturating_sub(content.len() as u64);
                 all.push((name, content));
             }
@@ -217,7 +221,19 @@ impl Source {
             None => return Err(RepoError::unusable("its `HEAD` cannot be read")),
         };
         refs.remove(WORKING);
-        Ok(References { head, refs })
+        // Of `a` and `a/b`, git can store one only, and a clone would fail.
+        let is_taken = |name: &str| name == WORKING || refs.contains_key(name);
+        let is_below = |name: &&String| {
+            let mut parts = name.match_indices('/');
+            parts.any(|(at, _)| is_taken(&name[..at]))
+        };
+        let conflicting: BTreeSet<String> = refs.keys().filter(is_below).cloned().collect();
+        refs.retain(|name, _| !conflicting.contains(name));
+        Ok(References {
+            head,
+            refs,
+            conflicting,
+        })
     }
 
     fn walk(
@@ -272,6 +288,20 @@ impl Source {
         let references = is_same.then(|| inside.references(format).ok())??;
         references.head
     }
+}
+
+/// Returns where a path leads.
+fn resolve(path: &Path, owner: Owner) -> Result<PathBuf, RepoError> {
+    let resolved = trusted_path::resolve(path).map_err(RepoError::file("open", path))?;
+    trusted(resolved, owner)
+}
+
+/// Refuses a path that others than root, this user and the owner of the repository could have led
+/// there: a link in the place of their own repository would have this one published.
+fn trusted(resolved: ResolvedPath, owner: Owner) -> Result<PathBuf, RepoError> {
+    let only = resolved.require_only(owner.user);
+    only.map_err(|why| RepoError::unusable(why.to_string()))?;
+    Ok(resolved.path)
 }
 
 /// Refuses the repository of another user, unless git can run as that user: it could borrow objects

@@ -11,13 +11,20 @@
 
 use std::io::Write as _;
 use std::os::unix::fs::{
-    DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, fchown,
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, fchown,
 };
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+use homestak_api::trusted_path;
 
 use super::error::RepoError;
 use super::source::Owner;
+
+/// How the name of a directory begins.
+const NAME: &str = "homestak-repo-";
+/// When a directory is that of a process that was killed: a copy takes less time.
+const OLD: Duration = Duration::from_secs(3600);
 
 /// The hash function of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +123,40 @@ pub(super) fn index_path(directory: &Path) -> PathBuf {
     directory.join("staged/index")
 }
 
+/// Returns the directory for temporary files. Files are created by name, so that nobody else may be
+/// able to put a link in the place of a directory on the way.
+fn own_directory(base: &Path) -> Result<PathBuf, RepoError> {
+    let resolved = trusted_path::resolve(base).map_err(RepoError::file("open", base))?;
+    match resolved.require_own() {
+        Ok(()) => Ok(resolved.path),
+        Err(why) => Err(RepoError::unusable(format!(
+            "the directory for temporary files (TMPDIR) is not safe: {why}"
+        ))),
+    }
+}
+
+/// Removes the directories of processes that were killed: older ones than that which was just created.
+fn remove_old(base: &Path, new: &Path) {
+    let user = rustix::process::geteuid().as_raw();
+    let changed = |path: &Path| fs_err::symlink_metadata(path).and_then(|found| found.modified());
+    let Ok(now) = changed(new) else {
+        return;
+    };
+    let entries = fs_err::read_dir(base).into_iter().flatten().flatten();
+    for entry in entries {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(NAME);
+        let is_old = || {
+            let found = entry.metadata().ok().filter(|found| found.uid() == user)?;
+            let age = now.duration_since(found.modified().ok()?).ok()?;
+            found.is_dir().then_some(age > OLD)
+        };
+        if is_ours && is_old() == Some(true) {
+            // Another process may remove it, too.
+            _ = fs_err::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The directory; dropping it deletes it.
 pub(super) struct TemporaryRepo {
     path: PathBuf,
@@ -129,9 +170,20 @@ impl TemporaryRepo {
         format: ObjectFormat,
         owner: Option<Owner>,
     ) -> Result<Self, RepoError> {
-        let path = std::env::temp_dir().join(format!("homestak-repo-{}", uuid::Uuid::new_v4()));
+        Self::create_below(&std::env::temp_dir(), objects, format, owner)
+    }
+
+    fn create_below(
+        base: &Path,
+        objects: &Path,
+        format: ObjectFormat,
+        owner: Option<Owner>,
+    ) -> Result<Self, RepoError> {
+        let base = own_directory(base)?;
+        let path = base.join(format!("{NAME}{}", uuid::Uuid::new_v4()));
         let created = std::fs::DirBuilder::new().mode(0o700).create(&path);
         created.map_err(RepoError::file("create", &path))?;
+        remove_old(&base, &path);
         let temporary = Self { path, owner };
         for folder in FOLDERS {
             temporary.create_folder(folder)?;
@@ -346,5 +398,56 @@ mod tests {
         temporary.write("info/exclude", b"x").expect_err("a link");
         temporary.write("config", b"x").expect_err("written before");
         assert!(!target.exists());
+    }
+
+    #[test]
+    fn a_directory_in_which_another_user_can_replace_it_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().expect("a directory");
+        let create = |path: &Path| {
+            TemporaryRepo::create_below(path, path, ObjectFormat::Sha1, None).map(drop)
+        };
+        let of_user = root.path().join("of-user");
+        fs_err::create_dir(&of_user).expect("created");
+        create(&of_user).expect("of root");
+        chown(&of_user, Some(NOBODY), Some(NOBODY)).expect("changed");
+        let refused = create(&of_user).expect_err("of another user").to_string();
+        assert!(refused.contains("TMPDIR"), "{refused}");
+        let shared = root.path().join("shared");
+        fs_err::create_dir(&shared).expect("created");
+        for (mode, is_usable) in [(0o1777, true), (0o777, false)] {
+            let mode = std::fs::Permissions::from_mode(mode);
+            fs_err::set_permissions(&shared, mode).expect("set");
+            assert_eq!(create(&shared).is_ok(), is_usable);
+        }
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (old, new) = (
+            root.path().join("homestak-repo-1"),
+            root.path().join("homestak-repo-2"),
+        );
+        let other = root.path().join("other");
+        for path in [&old, &new, &other] {
+            fs_err::create_dir_all(path.join("objects")).expect("created");
+        }
+        for path in [&old, &other] {
+            let now = fs_err::metadata(path)
+                .and_then(|found| found.modified())
+                .expect("a time");
+            let before = now - std::time::Duration::from_secs(7200);
+            let times = std::fs::FileTimes::new().set_modified(before);
+            let directory = std::fs::File::open(path).expect("opened");
+            directory.set_times(times).expect("set");
+        }
+        let created =
+            TemporaryRepo::create_below(root.path(), root.path(), ObjectFormat::Sha1, None);
+        created.expect("created");
+        assert!(!old.exists());
+        assert!(new.exists() && other.exists());
     }
 }

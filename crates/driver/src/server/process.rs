@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::TryLockError;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -192,12 +192,20 @@ fn start_process(
 ) -> Result<Background, DriverError> {
     for path in [&files.pid, &files.log] {
         let directory = path.parent().unwrap_or(Path::new("/"));
-        fs_err::create_dir_all(directory)
+        create_directory(directory)
             .map_err(|error| DriverError::file("create", directory, &error))?;
     }
     start_again(program, arguments, &files.log).map_err(|error| {
         DriverError::failed(format!("Cannot start the server: {error}.")).hint_if_full(&error)
     })
+}
+
+/// Creates a directory in which only its owner can write, whatever the caller's umask is: who can write
+/// there decides which process `server stop` ends.
+fn create_directory(path: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o755); // tidy: a method of the standard library
+    builder.create(path)
 }
 
 /// Has a server in the background read everything again, also when it does not know the operator's
@@ -288,6 +296,20 @@ mod tests {
             copying: directory.join("copy.lock"),
             pid: directory.join("server.pid"),
             log: directory.join("server.log"),
+        }
+    }
+
+    #[test]
+    fn a_directory_for_a_server_can_be_written_by_its_owner_only() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("log/homestak");
+        let before = rustix::process::umask(rustix::fs::Mode::empty());
+        let created = create_directory(&path);
+        rustix::process::umask(before);
+        created.expect("created");
+        for path in [path.as_path(), path.parent().expect("a directory")] {
+            let found = fs_err::metadata(path).expect("found");
+            assert_eq!(found.mode() & 0o7777, 0o755);
         }
     }
 

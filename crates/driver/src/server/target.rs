@@ -3,7 +3,7 @@
 //! Flow: everything is published to the state directory of the driver first and copied from there.
 //! Guarantees: each file is replaced whole; what is copied last is the newest, since copies wait for
 //! each other; only the owner and the group of the directory can read the files.
-//! Assumptions: the directory exists, the driver can write to it, and it has the setgid bit with the
+//! Assumptions: the directory exists, belongs to the driver's user or root, and it has the setgid bit with the
 //! group of the server when the server has a user of its own.
 //! When it goes wrong: some files are the new ones, the others are copied by the next command.
 
@@ -113,8 +113,9 @@ impl PublishTarget {
             Self::Directory(path) => {
                 let copied = PublishDirectory::new(path).copy_from(from);
                 copied.map(drop).map_err(|error| {
-                    DriverError::file("publish to", path, &error)
-                        .hint("run it as root, or as the owner of the directory")
+                    DriverError::file("publish to", path, &error).hint(
+                        "run it as the owner of the directory; for root, it must belong to root",
+                    )
                 })
             }
             Self::Remote { user, host, path } => {

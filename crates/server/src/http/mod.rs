@@ -20,9 +20,9 @@ use homestak_api::v1::answer::Health;
 use homestak_api::v1::node_status::Reloaded;
 use homestak_api::v1::openapi;
 use homestak_store::registry::NodeEntry;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde::Serialize;
@@ -342,6 +342,10 @@ impl Call<'_> {
     /// Refuses a request whose length is not known from its head. With two ways to find the end of
     /// a body, what one reader takes for a body is a request to another.
     fn check_framing(&self) -> Result<(), Refusal> {
+        let n_hosts = self.head.headers.get_all(HOST).iter().count();
+        if n_hosts > 1 || (n_hosts == 0 && self.head.version == Version::HTTP_11) {
+            return Err(Refusal::malformed("a request has one `Host` header"));
+        }
         match self.head.headers.contains_key(TRANSFER_ENCODING) {
             false => Ok(()),
             true => Err(Refusal::new(

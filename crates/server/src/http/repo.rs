@@ -20,17 +20,19 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use subtle::ConstantTimeEq as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::{Answer, Call, upload_pack};
 use crate::body::{Body, FileBody};
 use crate::process::{GitOutput, git};
 use crate::refusal::Refusal;
 use crate::repos::{self, GitKind, RepoFile};
+use crate::share::Shares;
 use crate::throttle::ThrottleKey;
 
-/// How many files are sent at a time. Others wait, at most for the time of a request.
+/// How many files are sent at a time, and to one address. Others wait, at most for the time of a request.
 const FILES: usize = 256;
+const FILES_PER_ADDRESS: usize = 64;
 /// How many raw files are read at a time: each needs two processes, and a file in memory.
 const RAW_FILES: usize = 2;
 /// The largest raw file: it is in memory while it is sent.
@@ -40,7 +42,7 @@ const ENTRY_BYTES: u64 = 4096;
 /// The longest token, in the header.
 const TOKEN_BYTES: usize = 1024;
 
-static SENT: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(FILES)));
+static SENT: LazyLock<Shares> = LazyLock::new(|| Shares::new(FILES, FILES_PER_ADDRESS));
 static READ: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(RAW_FILES)));
 
 /// A published copy, and what of it is requested.
@@ -165,7 +167,7 @@ fn token(headers: &HeaderMap) -> Result<String, Refusal> {
 
 /// Sends a file of a bare repository.
 async fn send(call: &Call<'_>, (directory, path): (PathBuf, String), kind: GitKind) -> Answer {
-    let permit = permit(&SENT).await?;
+    let permit = SENT.of(call.peer.address).await?.permit().await?;
     // Cancel safety: only reads.
     let opened = run_blocking(move || open_below(&directory, &path)).await;
     let opened = opened.map_err(|_| Refusal::internal())?;
@@ -203,6 +205,8 @@ async fn send(call: &Call<'_>, (directory, path): (PathBuf, String), kind: GitKi
 fn from_range(headers: &HeaderMap, length: u64) -> Result<Option<u64>, Refusal> {
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
     let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
+    // `parse` accepts a sign.
+    let from = from.filter(|from| from.bytes().all(|byte| byte.is_ascii_digit()));
     let Some(from) = from.and_then(|from| from.parse::<u64>().ok()) else {
         return Ok(None);
     };
@@ -212,12 +216,6 @@ fn from_range(headers: &HeaderMap, length: u64) -> Result<Option<u64>, Refusal> 
         return Err(Refusal::new(status, "E101", message));
     }
     Ok(Some(from))
-}
-
-pub(super) async fn permit(of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
-    // Cancel safety: waiting for a permit is cancel-safe, and the request has a time limit.
-    let permit = Arc::clone(of).acquire_owned().await;
-    permit.map_err(|_| Refusal::internal())
 }
 
 pub(super) fn set_type(headers: &mut HeaderMap, kind: &'static str) {
@@ -252,7 +250,9 @@ fn open_below(directory: &Path, path: &str) -> io::Result<(File, u64)> {
 
 /// Sends a file of the branch `_working`.
 async fn raw(repo: PathBuf, path: String) -> Answer {
-    let permit = permit(&READ).await?;
+    // Cancel safety: waiting for a permit is cancel-safe, and the request has a time limit.
+    let permit = Arc::clone(&READ).acquire_owned().await;
+    let permit = permit.map_err(|_| Refusal::internal())?;
     let kind = repos::content_type(&path);
     // Cancel safety: only reads; the permit is held until the processes have ended.
     let read = run_blocking(move || {
@@ -317,6 +317,19 @@ fn failed(error: &io::Error) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_download_continues_at_a_number_of_digits() {
+        let of = |text| {
+            let range = HeaderMap::from_iter([(RANGE, HeaderValue::from_static(text))]);
+            from_range(&range, 10).map_err(|refusal| refusal.status.as_u16())
+        };
+        assert_eq!(of("bytes=5-"), Ok(Some(5)));
+        assert_eq!(of("bytes=10-"), Err(416));
+        for ignored in ["bytes=+5-", "bytes=-", "bytes= 5-", "bytes=5-6", "bytes=5"] {
+            assert_eq!(of(ignored), Ok(None), "{ignored}");
+        }
+    }
 
     #[test]
     fn only_regular_files_of_a_commit_are_sent() {

@@ -2,84 +2,68 @@
 //!
 //! Flow: a client lists references and requests objects. Each request is the input of a new process,
 //! whose output is streamed to the client.
-//! Guarantees: only published copies are read; memory, time and the number of processes are limited, also
-//! of each address; a process is killed when its client disconnects or the server stops.
-//! Assumptions: git parses its own protocol, and exits with an error code if a request is malformed.
+//! Guarantees: only published copies are read; memory, time and the number of processes are limited; a
+//! process ends when its client leaves and when the server stops.
+//! Assumptions: git reads its own protocol, and exits with an error code if a request is malformed.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use homestak_api::limit::Limit;
-use homestak_api::runtime::{Spawner, run_blocking};
+use homestak_api::runtime::{Spawner, pause, run_blocking};
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, Response};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument as _;
 
-use super::repo::{find, permit, set_type};
+use super::repo::{find, set_type};
 use super::{Answer, Call};
 use crate::body::Body;
-use crate::listen::counted_address;
 use crate::process::{NOT_RUN, upload_pack};
 use crate::refusal::Refusal;
+use crate::share::{Permit, Shares};
 
 /// The name of the service.
 pub(super) const SERVICE: &str = "git-upload-pack";
 const REQUEST: &str = "application/x-git-upload-pack-request";
 const RESULT: &str = "application/x-git-upload-pack-result";
 const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
-/// The line before the list of references in versions of the protocol before 2.
+/// What precedes the list of references before version 2.
 const PREFIX: &[u8] = b"001e# service=git-upload-pack\n0000";
 
-/// How many requests are processed at the same time. Others wait, at most until the timeout of requests.
+/// How many requests are processed at a time, and of one address. Others wait, at most for the time of a
+/// request.
 const MAX_PROCESSES: usize = 8;
-/// How many of them may be from one address. A process runs until its client has read its output, so
-/// slow clients of one address must not delay those of others.
-const MAX_PROCESSES_OF_ADDRESS: usize = MAX_PROCESSES / 2;
-/// The largest decoded request, in bytes. git sends larger ones without a length (`http.postBuffer`).
+const MAX_PROCESSES_PER_ADDRESS: usize = 2;
+/// The largest request, decoded. git sends larger ones without a length (`http.postBuffer`).
 const MAX_REQUEST: usize = 1 << 20;
-/// How long a process may run.
+/// How long sending may take.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(3600);
-/// The most output that is read at once, in bytes.
+/// What a client must read while output waits for it, in bytes, within a time: otherwise it could hold
+/// a process for an hour.
+const MIN_READ: usize = 480 << 10;
+const MIN_READ_TIME: Duration = Duration::from_secs(30);
+/// How often a client is looked at that reads less than git prints.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How much output is in memory for each client: the pieces, and how many of them wait.
 const CHUNK: usize = 64 << 10;
-/// How many chunks of output are buffered for a client.
 const BUFFERED_CHUNKS: usize = 4;
 
-static RUNNING: LazyLock<Arc<Semaphore>> =
-    LazyLock::new(|| Arc::new(Semaphore::new(MAX_PROCESSES)));
-/// The permits of each address that has requests.
-static BY_ADDRESS: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>> = Mutex::new(BTreeMap::new());
-
-/// What a process holds while it runs: a permit of its address, and one of all.
-type Permits = [OwnedSemaphorePermit; 2];
-
-async fn permits(call: &Call<'_>) -> Result<Permits, Refusal> {
-    let of_address = {
-        let mut all = BY_ADDRESS.lock().unwrap_or_else(PoisonError::into_inner);
-        // Permits, and requests that wait for one, have references too.
-        all.retain(|_, permits| Arc::strong_count(permits) > 1);
-        let new = || Arc::new(Semaphore::new(MAX_PROCESSES_OF_ADDRESS));
-        let address = counted_address(call.peer.address);
-        Arc::clone(all.entry(address).or_insert_with(new))
-    };
-    // In this order, so that an address which has its share does not wait in front of others.
-    Ok([permit(&of_address).await?, permit(&RUNNING).await?])
-}
+static RUNNING: LazyLock<Shares> =
+    LazyLock::new(|| Shares::new(MAX_PROCESSES, MAX_PROCESSES_PER_ADDRESS));
 
 /// `GET /{repo}.git/info/refs?service=git-upload-pack`
 pub(super) async fn advertise(call: &Call<'_>, copy: &Path) -> Answer {
-    let permits = permits(call).await?;
+    let permit = RUNNING.of(call.peer.address).await?.permit().await?;
     let protocol = protocol(&call.head.headers);
     let command = upload_pack(copy, protocol, &["--http-backend-info-refs"]);
-    let (first, rest) = run(command, Bytes::new(), permits).await.map_err(|error| {
+    let (first, rest) = run(command, Bytes::new(), permit).await.map_err(|error| {
         if error.kind() == io::ErrorKind::InvalidInput {
             tracing::error!(copy = %copy.display(), "git cannot read a copy of a repository");
         }
@@ -89,25 +73,27 @@ pub(super) async fn advertise(call: &Call<'_>, copy: &Path) -> Answer {
         Some("version=2") => first,
         _ => [PREFIX, &first].concat().into(),
     };
-    Ok(response(ADVERTISEMENT, first, rest))
+    Ok(sent(ADVERTISEMENT, first, rest))
 }
 
 /// `POST /{repo}.git/git-upload-pack`
 pub(super) async fn post(call: &mut Call<'_>, path: &str) -> Answer {
     let copy = find(call, path)?.copy();
     call.require_type(REQUEST)?;
-    // Acquired before the body is read, because the body is in memory until the process ends.
-    let permits = permits(call).await?;
+    // Before the body is read, since it is in memory until the process ends; the permit after that, since
+    // a client may send it slowly.
+    let share = RUNNING.of(call.peer.address).await?;
     let body = call.bytes_up_to(MAX_REQUEST).await?.freeze();
+    let permit = share.permit().await?;
     let input = decoded(&call.head.headers, body)?;
     let command = upload_pack(&copy, protocol(&call.head.headers), &[]);
-    let (first, rest) = run(command, input, permits)
+    let (first, rest) = run(command, input, permit)
         .await
         .map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput => Refusal::malformed("git cannot process the request"),
             _ => Refusal::internal(),
         })?;
-    Ok(response(RESULT, first, rest))
+    Ok(sent(RESULT, first, rest))
 }
 
 /// Returns the version of the protocol that a client asks for.
@@ -119,8 +105,7 @@ fn protocol(headers: &HeaderMap) -> Option<&'static str> {
     }
 }
 
-/// Returns the decoded body of a request. Its size is limited, because a compressed body can be a
-/// thousand times smaller.
+/// Returns a request without its encoding. A short one can decode to a thousand times its size.
 fn decoded(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal> {
     match headers.get(CONTENT_ENCODING).map(|value| value.as_bytes()) {
         None => return Ok(body),
@@ -136,25 +121,23 @@ fn decoded(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Refusal> {
     }
 }
 
-/// Returns the response with the output of a process.
-fn response(kind: &'static str, first: Bytes, rest: Receiver<io::Result<Bytes>>) -> Response<Body> {
+fn sent(kind: &'static str, first: Bytes, rest: Receiver<io::Result<Bytes>>) -> Response<Body> {
     let mut answer = Response::new(Body::Output(Some(first), rest));
     set_type(answer.headers_mut(), kind);
     answer
 }
 
-/// Starts a process. Returns the first chunk of its output, and a receiver of the others; the process is
-/// killed when the receiver is dropped. `InvalidInput` if it exited with an error and printed nothing.
+/// Starts a process. Returns the start of its output, and what receives the rest; the process ends when
+/// that is dropped. `InvalidInput` if it failed without output.
 async fn run(
     command: Command,
     input: Bytes,
-    permits: Permits,
+    permit: Permit,
 ) -> io::Result<(Bytes, Receiver<io::Result<Bytes>>)> {
     let (to, mut from) = mpsc::channel(BUFFERED_CHUNKS);
-    // Cancel safety: the thread kills the process when the receiver is dropped.
+    // Cancel safety: the thread ends the process when nothing is received any more.
     let work = run_blocking(move || {
-        let _permits = permits;
-        process(command, &input, &to);
+        process(command, &input, &to, permit);
     });
     let work = async { work.await.unwrap_or_default() };
     Spawner::default().spawn("git upload-pack", work.in_current_span());
@@ -163,29 +146,41 @@ async fn run(
     Ok((first.unwrap_or_default(), from))
 }
 
-/// Runs a process until it exits, or the receiver of its output is dropped.
-fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>) {
-    let mut has_output = false;
+/// Runs a process to its end, or until nothing is received any more.
+fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>, permit: Permit) {
+    let (mut has_output, mut is_slow) = (false, false);
+    let mut pace = Pace::default();
     let read = |from: &mut dyn Read| loop {
-        let mut chunk = BytesMut::zeroed(CHUNK);
-        match from.read(&mut chunk) {
-            Ok(length @ 1..) => chunk.truncate(length),
+        let mut piece = BytesMut::zeroed(CHUNK);
+        match from.read(&mut piece) {
+            Ok(length @ 1..) => piece.truncate(length),
             Ok(0) | Err(_) => return,
         }
         has_output = true;
-        if to.blocking_send(Ok(chunk.freeze())).is_err() {
-            return;
+        let mut piece = Ok(piece.freeze());
+        // Not `blocking_send`, which waits without end.
+        while let Err(refused) = to.try_send(piece) {
+            let TrySendError::Full(back) = refused else {
+                return;
+            };
+            piece = back;
+            if pace.is_too_slow(PAUSE) || pause(PAUSE).is_err() {
+                is_slow = true;
+                return;
+            }
         }
+        pace.sent += CHUNK;
     };
-    let is_dropped = || to.is_closed();
-    let ended = Limit::new(PROCESS_TIMEOUT, &is_dropped).run(&mut command, input, read, |_| ());
+    let is_left = || to.is_closed();
+    let ended = Limit::new(PROCESS_TIMEOUT, &is_left).run(&mut command, input, read, |_| ());
     let error = match ended {
+        Ok(_) if is_slow => io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly"),
         Ok(Some((status, ..))) if status.success() => return,
         Ok(Some((status, ..))) => match status.code() {
             Some(NOT_RUN) => {
                 io::Error::other("git, or prlimit or choom of util-linux, is not installed")
             }
-            // git has printed the error for the client.
+            // The output has the reason.
             Some(_) if has_output => return,
             Some(_) => io::ErrorKind::InvalidInput.into(),
             None => io::Error::other(format!("it was ended: {status}")),
@@ -193,11 +188,35 @@ fn process(mut command: Command, input: &[u8], to: &Sender<io::Result<Bytes>>) {
         Ok(None) => io::ErrorKind::TimedOut.into(),
         Err(error) => error,
     };
-    if error.kind() != io::ErrorKind::InvalidInput && !to.is_closed() {
+    if is_slow {
+        tracing::info!("`git upload-pack` was ended: its client reads too slowly");
+    } else if error.kind() != io::ErrorKind::InvalidInput && !to.is_closed() {
         tracing::error!(%error, "`git upload-pack` failed");
     }
-    // Aborts the response, so that the client does not take the output for complete.
+    // Incomplete output is an error for the client. One that is slow sees it when it has read the rest,
+    // for which the permit is not needed.
+    drop(permit);
     _ = to.blocking_send(Err(error));
+}
+
+/// How fast a client reads, while output waits for it.
+#[derive(Default)]
+struct Pace {
+    sent: usize,
+    waited: Duration,
+}
+
+impl Pace {
+    /// Returns whether a client that was waited for again has read too little.
+    fn is_too_slow(&mut self, waited: Duration) -> bool {
+        self.waited += waited;
+        if self.waited < MIN_READ_TIME {
+            return false;
+        }
+        let is_too_slow = self.sent < MIN_READ;
+        *self = Self::default();
+        is_too_slow
+    }
 }
 
 #[cfg(test)]
@@ -207,18 +226,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_client_must_read_a_part_of_what_waits_for_it() {
+        let mut pace = Pace::default();
+        let second = Duration::from_secs(1);
+        for _ in 0..29 {
+            assert!(!pace.is_too_slow(second));
+        }
+        assert!(pace.is_too_slow(second));
+        // What was read before does not count for later.
+        for expected in [false, true] {
+            if !expected {
+                pace.sent = 1 << 30;
+            }
+            for _ in 0..29 {
+                assert!(!pace.is_too_slow(second));
+            }
+            assert_eq!(pace.is_too_slow(second), expected);
+        }
+    }
+
+    #[test]
     fn only_known_versions_of_the_protocol_are_passed_on() {
-        let version = |text| {
+        let of = |text| {
             let name = HeaderName::from_static("git-protocol");
             protocol(&HeaderMap::from_iter([(
                 name,
                 HeaderValue::from_static(text),
             )]))
         };
-        assert_eq!(version("version=2"), Some("version=2"));
-        assert_eq!(version("version=1"), Some("version=1"));
+        assert_eq!(of("version=2"), Some("version=2"));
+        assert_eq!(of("version=1"), Some("version=1"));
         for other in ["version=3", "version=2:x=y", "VERSION=2", "", "2"] {
-            assert_eq!(version(other), None, "{other}");
+            assert_eq!(of(other), None, "{other}");
         }
     }
 }

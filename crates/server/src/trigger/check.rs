@@ -34,7 +34,7 @@ impl Checking<'_> {
     /// Checks a branch for all who follow it. It waits for git and for the disk.
     pub(super) fn run(&self, branch: &Branch, polling: &Polling) -> Result<Checked, RegistryError> {
         let check = GitCheck::new(self.directory.clone(), branch, self.is_stopped);
-        let check = check.map_err(|error| format!("cannot create a directory: {error}"));
+        let check = check.map_err(|error| format!("cannot prepare the check: {error}"));
         let newest = check
             .as_ref()
             .map_err(Clone::clone)

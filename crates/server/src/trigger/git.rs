@@ -9,7 +9,7 @@
 //! When it goes wrong: the error is git's last line, escaped and cut.
 
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use homestak_api::durable::{self, Access};
 use homestak_api::environment::PROXIES;
 use homestak_api::limit::Limit;
+use homestak_api::trusted_path;
 use homestak_core::foreign;
 
 use super::target::Branch;
@@ -41,6 +42,9 @@ const READ: Limits = (SHORT, FETCH_MEMORY);
 const OUTPUT: u64 = 64 << 10;
 /// How much of git's errors is kept.
 const ERROR: usize = 300;
+/// The group of a user whose repository is read, as of Debian's `nogroup`: what others may not read is not
+/// read for it either.
+const NO_GROUP: u32 = 65534;
 /// What the keys of signers are listed under.
 const PRINCIPAL: &str = "homestak";
 /// The reference of the fetched commit.
@@ -54,6 +58,8 @@ pub(crate) struct GitCheck<'a> {
     directory: PathBuf,
     branch: &'a Branch,
     is_stopped: &'a (dyn Fn() -> bool + Sync),
+    /// Who a local repository belongs to, if this is root and that is another user.
+    owner: Option<u32>,
 }
 
 /// What git did.
@@ -70,11 +76,16 @@ impl<'a> GitCheck<'a> {
         branch: &'a Branch,
         is_stopped: &'a (dyn Fn() -> bool + Sync),
     ) -> io::Result<Self> {
+        let owner = match branch.repo.is_local() {
+            true => other_owner(Path::new(branch.repo.as_str()))?,
+            false => None,
+        };
         durable::create_private(&directory)?;
         let check = Self {
             directory,
             branch,
             is_stopped,
+            owner,
         };
         check.write("gitconfig", &check.configuration())?;
         Ok(check)
@@ -116,6 +127,10 @@ impl<'a> GitCheck<'a> {
         if self.branch.repo.is_local() {
             let (path, inner) = (quoted(url), quoted(&format!("{url}/.git")));
             text += &format!("[safe]\n directory = {path}\n directory = {inner}\n");
+        }
+        if let Some(owner) = self.owner {
+            let program = quoted(&reading_as(owner));
+            text += &format!("[remote \"source\"]\n uploadpack = {program}\n");
         }
         text
     }
@@ -249,6 +264,30 @@ impl<'a> GitCheck<'a> {
             false => "the commit has no valid signature".to_owned(),
         }))
     }
+}
+
+/// Returns the owner of a local repository, if git must read it as another user than this one. Nobody else
+/// may have led the path there.
+fn other_owner(path: &Path) -> io::Result<Option<u32>> {
+    let found = match trusted_path::resolve(path) {
+        // git reports it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    found.require_only(found.owner).map_err(io::Error::other)?;
+    Ok((found.owner != 0).then_some(found.owner))
+}
+
+/// Returns the command with which git reads a local repository as its owner, without the groups of root.
+/// The directory of the check belongs to root: that user has another one, and no configuration.
+fn reading_as(owner: u32) -> String {
+    format!(
+        "env -C / HOME=/nonexistent GIT_CONFIG_GLOBAL=/dev/null setsid setpriv --pdeathsig=KILL \
+         --clear-groups --no-new-privs --reuid={owner} --regid={NO_GROUP} -- git-upload-pack"
+    )
 }
 
 impl Drop for GitCheck<'_> {

@@ -106,7 +106,7 @@ impl Followed {
             }
             JobEvent::Output(text) => {
                 for line in self.buffer.add(&text) {
-                    printer.node_stderr("", &line);
+                    printer.job_stderr("", &line);
                 }
             }
         }
@@ -146,7 +146,7 @@ impl Followed {
 
     fn flush(&mut self, printer: &Printer) {
         if let Some(rest) = self.buffer.rest() {
-            printer.node_stderr("", &rest);
+            printer.job_stderr("", &rest);
         }
     }
 }

@@ -214,7 +214,7 @@ fn observer(printer: &Printer) -> UpdateObserver {
             UpdateEvent::Output { node, text } => {
                 let label = format!("{node} | ");
                 for line in buffers.entry(node).or_default().add(&text) {
-                    printer.node_stderr(&label, &line);
+                    printer.job_stderr(&label, &line);
                 }
             }
             UpdateEvent::Ended {
@@ -223,7 +223,7 @@ fn observer(printer: &Printer) -> UpdateObserver {
                 message,
             } => {
                 if let Some(rest) = buffers.remove(&node).and_then(|mut buffer| buffer.rest()) {
-                    printer.node_stderr(&format!("{node} | "), &rest);
+                    printer.job_stderr(&format!("{node} | "), &rest);
                 }
                 let why = message.map(|message| format!(": {}", line(&message)));
                 let why = why.unwrap_or_default();

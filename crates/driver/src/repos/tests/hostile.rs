@@ -392,3 +392,113 @@ fn for_root_git_runs_as_the_owner_of_the_repository() {
     give(&repo.work(), NOBODY);
     assert!(repo.refusal().contains("belongs to another user"));
 }
+
+#[test]
+fn a_path_that_another_user_placed_leads_to_no_repository_of_root() {
+    const BOB: u32 = 61_001;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let repo = TestRepo::committed();
+    let passable = std::fs::Permissions::from_mode(0o755);
+    fs_err::set_permissions(repo.root.path(), passable.clone()).expect("set");
+    let theirs = repo.root.path().join("bob");
+    fs_err::create_dir(&theirs).expect("created");
+    let link = theirs.join("link");
+    symlink(repo.work(), &link).expect("linked");
+    give(&theirs, BOB);
+    let serve = |path: &Path| copy(&repo.publish, "x", path, 1000).map_err(|e| e.to_string());
+    let refused = serve(&link).expect_err("bob's link");
+    assert!(refused.contains("belongs to user 61001"), "{refused}");
+    // Nor does a directory that everyone can write.
+    let shared = repo.root.path().join("shared");
+    fs_err::create_dir(&shared).expect("created");
+    let everyone = std::fs::Permissions::from_mode(0o777);
+    fs_err::set_permissions(&shared, everyone).expect("set");
+    symlink(repo.work(), shared.join("link")).expect("linked");
+    let refused = serve(&shared.join("link")).expect_err("everyone's directory");
+    assert!(refused.contains("other users can write"), "{refused}");
+    // A link may lead to a repository of its owner.
+    serve(&repo.work()).expect("copied");
+    give(&repo.work(), BOB);
+    serve(&link).expect("copied");
+}
+
+#[test]
+fn a_git_directory_is_not_found_through_the_directory_of_another_user() {
+    const BOB: u32 = 61_001;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let repo = TestRepo::committed();
+    let theirs = repo.root.path().join("bob");
+    fs_err::create_dir(&theirs).expect("created");
+    let real = theirs.join("real.git");
+    fs_err::rename(repo.work().join(".git"), &real).expect("renamed");
+    repo.write(".git", &format!("gitdir: {}\n", real.display()));
+    fs_err::write(
+        real.join("gitdir"),
+        repo.work().join(".git").display().to_string(),
+    )
+    .expect("written");
+    repo.copy();
+    std::os::unix::fs::chown(&theirs, Some(BOB), Some(BOB)).expect("changed");
+    assert!(repo.refusal().contains("belongs to user 61001"));
+}
+
+#[test]
+fn what_git_would_wait_for_among_the_objects_is_refused() {
+    let repo = TestRepo::committed();
+    let fifo = repo.work().join(".git/objects/pack/pack-x.idx");
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.expect("it runs").success());
+    assert!(repo.refusal().contains("neither a file nor a directory"));
+}
+
+#[test]
+fn parts_of_an_index_have_names_of_git_and_one_limit_of_their_size() {
+    const LIMIT: u64 = 128 << 20;
+    let repo = TestRepo::committed();
+    let part = |name: &str, size: u64| {
+        let path = repo.work().join(".git").join(format!("sharedindex.{name}"));
+        fs_err::write(&path, "").expect("written");
+        let file = fs_err::OpenOptions::new().write(true).open(&path);
+        file.expect("opened").set_len(size).expect("set");
+    };
+    for name in ["x", "", &"A".repeat(40), &"0".repeat(41)] {
+        part(name, LIMIT + 1);
+    }
+    repo.copy();
+    part(&"a".repeat(40), LIMIT / 2);
+    part(&"0".repeat(64), LIMIT / 4);
+    repo.copy();
+    part(&"b".repeat(40), LIMIT / 2);
+    assert!(repo.refusal().contains("too large"));
+}
+
+#[test]
+fn references_that_a_clone_could_not_store_are_left_out_with_a_notice() {
+    let repo = TestRepo::committed();
+    let head = repo.git(&["rev-parse", "HEAD"]);
+    let mut packed = String::new();
+    for name in ["heads/_working/x", "heads/a", "heads/a/b", "tags/a/b"] {
+        packed += &format!("{head} refs/{name}\n");
+    }
+    repo.write(".git/packed-refs", &packed);
+    let copied = repo.copy();
+    let names: Vec<&str> = copied.repo.refs.keys().map(String::as_str).collect();
+    let expected = [
+        "refs/heads/_working",
+        "refs/heads/a",
+        "refs/heads/main",
+        "refs/tags/a/b",
+    ];
+    assert_eq!(names, expected);
+    let notice = &copied.notices[0];
+    for name in ["`refs/heads/_working/x`", "`refs/heads/a/b`"] {
+        assert!(notice.contains(name), "{notice}");
+    }
+    let copy = repo.publish.repo_path("x");
+    let words = ["clone", "-q", copy.to_str().expect("text"), "clone"];
+    git_in(repo.root.path(), &words);
+}

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Target, enrolment};
 use crate::raw::{RawClient, request};
-use crate::site::{DB, WEB, v1};
+use crate::site::{DB, TestSite, WEB, v1};
 
 const UNKNOWN_ENDPOINT: (u16, &str) = (400, "E100");
 const BAD_REQUEST: (u16, &str) = (400, "E101");
@@ -490,9 +490,26 @@ async fn a_request_with_two_meanings_is_refused_and_ends_the_connection() {
         ("a tab", b"Bearer\tx.y"),
         ("a list", b"Bearer x.y, Basic z"),
     ] {
-        let head = b"GET /spec/web HTTP/1.1\r\nauthorization: ";
+        let head = b"GET /spec/web HTTP/1.1\r\nhost: x\r\nauthorization: ";
         let bytes = [&head[..], value, b"\r\n\r\n"].concat();
         target.refuse(what, None, &bytes, (400, "E300")).await;
     }
     assert_eq!(target.finish().await, 32);
+}
+
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let site = TestSite::start().await;
+    for (version, hosts, status) in [
+        ("1.1", "Host: x\r\n", 200),
+        ("1.1", "", 400),
+        ("1.1", "Host: x\r\nHost: y\r\n", 400),
+        ("1.1", "Host: x\r\nhost: x\r\n", 400),
+    ] {
+        let text = format!("GET /health HTTP/{version}\r\n{hosts}\r\n");
+        let mut client = RawClient::connect(&site, None).await;
+        client.send(text.as_bytes()).await;
+        let answer = client.answer(false).await.expect("an answer");
+        assert_eq!(answer.status, status, "{hosts}");
+    }
 }

@@ -301,3 +301,51 @@ async fn an_object_that_is_missing_is_not_fetched_with_commands_of_the_repositor
     assert_eq!(all.jobs().await, [""; 0]);
     assert!(!mark.exists());
 }
+
+#[tokio::test]
+async fn for_root_a_repository_is_read_with_the_rights_of_its_owner() {
+    const BOB: u32 = 61_001;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let all = Followed::prepare().await;
+    run(all.files.path(), "chmod", &["711", "."]);
+    run(
+        all.files.path(),
+        "chown",
+        &["-R", &format!("{BOB}:{BOB}"), "repo"],
+    );
+    let branch = all.repo().join(".git/refs/heads/main");
+    // Only root may read the commit of the branch.
+    std::os::unix::fs::chown(&branch, Some(0), Some(0)).expect("changed");
+    run(&all.repo(), "chmod", &["600", ".git/refs/heads/main"]);
+    all.follow(WEB, "web", &all.repo(), Some("main"), None);
+    (all.site.reload)();
+    let status = all
+        .wait("a check", |status| {
+            status["error"].is_string() || status["commit"].is_string()
+        })
+        .await;
+    assert!(status["error"].is_string(), "{status}");
+    std::os::unix::fs::chown(&branch, Some(BOB), Some(BOB)).expect("changed");
+    let commit = fs_err::read_to_string(&branch).expect("read");
+    all.wait("the commit", |status| status["commit"] == commit.trim())
+        .await;
+    // A link of another user leads to no repository of root.
+    run(all.files.path(), "chown", &["-R", "0:0", "repo"]);
+    let link = all.files.path().join("link");
+    std::os::unix::fs::symlink(all.repo(), &link).expect("linked");
+    std::os::unix::fs::lchown(&link, Some(BOB), Some(BOB)).expect("changed");
+    all.follow(WEB, "web", &link, Some("main"), None);
+    (all.site.reload)();
+    let status = all
+        .wait("a refusal", |status| {
+            let repo = status["repo"].as_str();
+            repo.is_some_and(|repo| repo.ends_with("link")) && status["error"].is_string()
+        })
+        .await;
+    assert!(
+        status["error"].to_string().contains("user 61001"),
+        "{status}"
+    );
+}
