@@ -77,12 +77,14 @@ fn result(result: &JobResult) -> String {
         generation,
         differences,
         packages,
+        unfinished,
         reboot_needed,
         rebooted,
         collected,
     } = result;
     let truths = [
         ("changed", changed),
+        ("an earlier installation is not complete", unfinished),
         ("restart needed", reboot_needed),
         ("restarted", rebooted),
     ];
@@ -99,7 +101,11 @@ fn result(result: &JobResult) -> String {
         text += &items(differences);
     }
     if !packages.is_empty() {
-        _ = writeln!(text, "{}:", count(packages.len(), "package"));
+        let verb = match changed {
+            Some(false) => "would update",
+            Some(true) | None => "updated",
+        };
+        _ = writeln!(text, "{verb} {}:", count(packages.len(), "package"));
         text += &package_lines(packages);
     }
     if let Some(collected) = collected {

@@ -72,7 +72,11 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
 fn apply(report: &mut RunReport, kind: EventKind) {
     let at = Timestamp::from_second(1_000).expect("a timestamp");
     let run = RunId(7);
-    report.apply(&Event { at, run, kind });
+    report.apply(&Event {
+        at,
+        run: Some(run),
+        kind,
+    });
 }
 
 fn started(step: StepKind, undo: bool) -> EventKind {
