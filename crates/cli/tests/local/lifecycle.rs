@@ -163,3 +163,41 @@ fn a_resized_node_keeps_its_files() {
     host.destroy("grown");
     host.assert_unchanged();
 }
+
+#[test]
+fn a_node_whose_stop_was_interrupted_is_stopped_and_not_restarted() {
+    use std::time::Duration;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let Some(host) = crate::host() else { return };
+    host.peers("single", 1);
+    host.apply("single");
+    let node = host.nodes().remove(0);
+    let instance = homestak_providers::local::Instance::at(&host.root()).unwrap();
+    let mut found = crate::killed::processes(instance.name(), &node).into_iter();
+    let (nspawn, _) = found
+        .find(|(_, line)| line.starts_with("systemd-nspawn"))
+        .unwrap();
+    let console = host
+        .root()
+        .join("nodes")
+        .join(text(&node["uuid"]))
+        .join("console.log");
+    // What a driver sends that is killed then.
+    kill_process(Pid::from_raw(nspawn).unwrap(), Signal::TERM).unwrap();
+    let mut destroying = host
+        .command(&[
+            "manifest", "destroy", "-M", "single", "-H", "local", "--yes",
+        ])
+        .spawn()
+        .unwrap();
+    while destroying.try_wait().unwrap().is_none() {
+        let printed = std::fs::read(&console).unwrap_or_default();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        assert!(!printed.contains("restarting the node"), "{printed}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(destroying.wait().unwrap().success());
+    host.assert_unchanged();
+}

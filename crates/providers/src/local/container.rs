@@ -55,6 +55,8 @@ pub(super) fn start(
 ) -> Result<(), PortError> {
     let limits = limits(node);
     let directory = instance.node(&node.uuid);
+    mark_stopping(&directory, false)
+        .map_err(|error| error::io(&format!("start `{}`", node.name), &error))?;
     let part = instance.part(node.vmid);
     let supervisor = Supervisor {
         text: SUPERVISOR,
@@ -73,6 +75,18 @@ pub(super) fn start(
         },
     };
     launch(&supervisor, &directory, (&node.name, &part), group, systemd)
+}
+
+/// Records whether a node is being stopped: its supervisor does not restart it then.
+pub(super) fn mark_stopping(directory: &Path, is_stopping: bool) -> std::io::Result<()> {
+    let mark = directory.join("stopping");
+    if is_stopping {
+        return fs_err::write(mark, "");
+    }
+    match fs_err::remove_file(mark) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// The arguments of nspawn.

@@ -49,12 +49,14 @@ fi
 [ "$ids" = - ] || kill "$holder"
 # A node whose first process was killed, which a user can cause by using all its memory, is started
 # again. nspawn exits with 1 then, and also if it cannot start the node, so attempts are limited.
+# It also exits with 1 at the second request to stop, which ends the node at once.
 uptime() { cut -d. -f1 /proc/uptime; }
 tries=0
 while :; do
     begun=$(uptime)
     run systemd-nspawn "$@" 9>&-
     end=$?
+    [ ! -e "$dir/stopping" ] || exit "$end"
     [ "$end" = 133 ] && continue
     [ $(($(uptime) - begun)) -lt 60 ] || tries=0
     tries=$((tries + 1))

@@ -383,8 +383,13 @@ impl Local {
         let Some(node) = node::of(&self.instance, guest)? else {
             return Ok(());
         };
+        let directory = self.instance.node(&node.uuid);
+        if node.engine == Engine::Container {
+            let doing = format!("stop `{}`", node.name);
+            container::mark_stopping(&directory, true)
+                .map_err(|error| error::io(&doing, &error))?;
+        }
         if node.engine == Engine::Machine {
-            let directory = self.instance.node(&node.uuid);
             // One without identity need not be shut down gracefully.
             let halt = match machine::awaits_identity(&directory) {
                 true => StopMode::Now,
