@@ -15,7 +15,7 @@ use super::cgroup::{Cgroup, ResourceLimits};
 use super::instance::Instance;
 use super::launch::{Supervisor, launch};
 use super::node::{FirstBoot, Node};
-use super::{enter, isolation, tree};
+use super::{enter, error, isolation, tree};
 use crate::process;
 
 /// The supervisor script of a container: joins the control groups, mounts the file system, configures the
