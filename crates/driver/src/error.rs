@@ -92,7 +92,7 @@ impl DriverError {
         {
             return error.hint(format!("`{stem}` is now `{now}`"));
         }
-        match closest(stem, known.iter().copied()) {
+        match closest(stem, known.iter().copied().filter(|known| *known != name)) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None if known.is_empty() => {
                 error.hint("there are none; `homestak site show` prints the search path")

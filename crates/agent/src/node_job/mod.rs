@@ -213,7 +213,7 @@ impl RunSettings {
     fn window_message(&self, what: &str) -> String {
         let window = self.window.clone().unwrap_or_default();
         format!(
-            "{what} allowed only in the window {window} of this node (`run.window`), unless forced"
+            "{what} allowed only in the window {window} of this node (`run.window`); `--force` overrides it"
         )
     }
 }

@@ -79,7 +79,7 @@ fn not_allowed(job: &NodeJob, records: &Records) -> Result<Option<String>, Agent
     let last = records.limits()?.reboot;
     let is_recent = last.is_some_and(|last| !last.is_past(INTERVAL, TimePoint::now()));
     Ok(is_recent.then(|| {
-        "a job restarted this node less than 10 minutes ago; wait, or use force".to_owned()
+        "a job restarted this node less than 10 minutes ago; wait, or use `--force`".to_owned()
     }))
 }
 

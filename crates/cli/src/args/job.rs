@@ -241,7 +241,9 @@ pub enum JobCommand {
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Cancel a job that its node has not taken yet (exit code 3: it was taken or has ended)
+    /// Cancel a job that its node has not taken yet
+    ///
+    /// Exit code: 0 cancelled, also if it was cancelled before; 3 it was taken, or has ended otherwise.
     Cancel {
         /// Id of the job, as `job list` shows it
         #[arg(value_name = "ID")]

@@ -137,7 +137,8 @@ pub struct RepoArgs {
     /// `$HOMESTAK_ROOT`]
     #[arg(long, value_name = "DIR")]
     pub repos_dir: Option<PathBuf>,
-    /// File with the token that clients of repositories need [default: a random token is stored]
+    /// File with the token that clients of repositories need, of 16 characters or more [default: a
+    /// random token is stored]
     #[arg(long, value_name = "FILE", conflicts_with = "repo_token")]
     pub repo_token_file: Option<PathBuf>,
     /// The token itself, visible in the process list: prefer `--repo-token-file`
@@ -151,7 +152,8 @@ pub struct RepoArgs {
 /// How the server is started.
 #[derive(Debug, Clone, Args)]
 pub struct ServerStartArgs {
-    /// Port to listen on [default: 44443]
+    /// Port to listen on [default: that of `HOMESTAK_SERVER` or `server_url` if it is of this machine,
+    /// or 44443]
     #[arg(long, short, value_name = "PORT")]
     pub port: Option<u16>,
     /// Address to listen on [default: 0.0.0.0]

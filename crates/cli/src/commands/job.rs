@@ -25,7 +25,7 @@ pub(super) fn run(command: &JobCommand, settings: &Settings, printer: &Printer) 
         JobCommand::Show { id } | JobCommand::Cancel { id } => Some(parse_id(id)?),
     };
     let id = id.unwrap_or_default();
-    let lease = ServerLease::new(Arc::new(settings.session()?), &settings.driver);
+    let lease = ServerLease::for_records(Arc::new(settings.session()?), &settings.driver);
     block_on(async {
         let client = lease.client().await?;
         match command {
@@ -39,7 +39,7 @@ pub(super) fn run(command: &JobCommand, settings: &Settings, printer: &Printer) 
                     manifest: manifest.clone(),
                     host: host.clone(),
                 });
-                list(&client, node.as_ref(), printer).await
+                list(&client, node.as_ref(), settings, printer).await
             }
             JobCommand::Show { .. } => show(&client, &id, printer).await,
             JobCommand::Cancel { .. } => cancel(&client, &id, printer).await,
@@ -47,9 +47,18 @@ pub(super) fn run(command: &JobCommand, settings: &Settings, printer: &Printer) 
     })?
 }
 
-async fn list(client: &ServerClient, node: Option<&NodeArgs>, printer: &Printer) -> Outcome {
+async fn list(
+    client: &ServerClient,
+    node: Option<&NodeArgs>,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
     let jobs = match node {
-        Some(node) => client.node_jobs(&find(client, node).await?.uuid).await?,
+        Some(node) => {
+            client
+                .node_jobs(&find(client, node, settings).await?.uuid)
+                .await?
+        }
         None => client.jobs().await?,
     };
     if printer.output.json {
@@ -100,7 +109,7 @@ async fn show(client: &ServerClient, id: &str, printer: &Printer) -> Outcome {
         time(of.ended),
     ));
     if let Some(outcome) = &of.outcome {
-        printer.data(&job::outcome_text(outcome));
+        printer.data(&job::outcome_text(of.kind, outcome));
     }
     if !shown.output.is_empty() {
         printer.data("output:\n");

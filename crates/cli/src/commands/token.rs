@@ -84,7 +84,7 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
 }
 
 fn list(settings: &Settings, printer: &Printer) -> Outcome {
-    let lease = ServerLease::new(Arc::new(settings.session()?), &settings.driver);
+    let lease = ServerLease::for_records(Arc::new(settings.session()?), &settings.driver);
     let tokens = block_on(async { Ok::<_, DriverError>(lease.client().await?.tokens().await?) })??;
     if printer.output.json {
         printer.json(&kind::TOKEN_LIST, &Tokens { tokens });
@@ -106,7 +106,7 @@ fn list(settings: &Settings, printer: &Printer) -> Outcome {
 }
 
 fn revoke(id: &str, settings: &Settings, printer: &Printer) -> Outcome {
-    let lease = ServerLease::new(Arc::new(settings.session()?), &settings.driver);
+    let lease = ServerLease::for_records(Arc::new(settings.session()?), &settings.driver);
     let revoked =
         block_on(async { Ok::<_, DriverError>(lease.client().await?.revoke_token(id).await) });
     let token = match revoked?? {

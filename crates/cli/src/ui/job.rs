@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use homestak_api::v1::node_job::{
-    Collected, JobOutcome, JobResult, JobState, JobStatus, PackageUpdate,
+    Collected, JobKind, JobOutcome, JobResult, JobState, JobStatus, PackageUpdate,
 };
 use homestak_core::foreign::ForeignText;
 use homestak_driver::error::count;
@@ -40,7 +40,7 @@ pub(crate) fn ended(job: &JobStatus) -> String {
     let (id, kind, node) = (line(&job.id), job.kind.name(), line(&job.node));
     let mut text = format!("Job {id} ({kind}) of `{node}`: {}.\n", state(job.state));
     if let Some(outcome) = &job.outcome {
-        text += &outcome_text(outcome);
+        text += &outcome_text(job.kind, outcome);
     }
     text
 }
@@ -60,12 +60,16 @@ pub(crate) fn state(state: JobState) -> &'static str {
 }
 
 /// Renders an outcome.
-pub(crate) fn outcome_text(outcome: &JobOutcome) -> String {
+pub(crate) fn outcome_text(kind: JobKind, outcome: &JobOutcome) -> String {
     let mut text = String::new();
     if let Some(message) = &outcome.message {
         for part in message.lines() {
             _ = writeln!(text, "{}", line(part));
         }
+    }
+    let has_succeeded = outcome.state == JobState::Succeeded;
+    if kind == JobKind::Check && has_succeeded && outcome.result.differences.is_empty() {
+        text += "The node matches its spec.\n";
     }
     text + &result(&outcome.result)
 }
@@ -221,9 +225,23 @@ mod tests {
                 ..JobResult::default()
             },
         };
-        let text = outcome_text(&outcome);
+        let text = outcome_text(JobKind::Check, &outcome);
         assert!(!text.contains('\x1b'), "{text}");
         assert!(text.contains("\\x1b[31mred"), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("Job")), "{text}");
+    }
+
+    #[test]
+    fn a_check_without_differences_shows_that_the_node_matches_its_spec() {
+        let mut outcome = JobOutcome {
+            state: JobState::Succeeded,
+            message: None,
+            result: JobResult::default(),
+        };
+        let matches = "matches its spec";
+        assert!(outcome_text(JobKind::Check, &outcome).contains(matches));
+        assert!(!outcome_text(JobKind::Collect, &outcome).contains(matches));
+        outcome.result.differences = vec!["timezone".to_owned()];
+        assert!(!outcome_text(JobKind::Check, &outcome).contains(matches));
     }
 }

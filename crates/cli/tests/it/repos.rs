@@ -277,6 +277,7 @@ fn a_token_is_kept_replaced_and_never_empty() {
     };
     for (option, why) in [
         ("--repo-token=", "is empty"),
+        ("--repo-token x", "at least 16 characters"),
         ("--repo-token-file token", "is empty"),
         ("--repo-token-file none", "No such file"),
     ] {
@@ -287,19 +288,19 @@ fn a_token_is_kept_replaced_and_never_empty() {
     good(&repos.client(&["ls-remote", &url]));
     let anonymous = repos.client_with("", &["ls-remote", &url]);
     assert!(!anonymous.status.success(), "a token is needed");
-    std::fs::write(&file, "another-token\n").unwrap();
+    std::fs::write(&file, "another-long-token\n").unwrap();
     let run = start("--repo-token-file token");
     assert!(run.good().contains("tofu"));
-    good(&repos.client_with("another-token", &["ls-remote", &url]));
+    good(&repos.client_with("another-long-token", &["ls-remote", &url]));
     let old = repos.client_with(&first, &["ls-remote", &url]);
     assert!(
         !old.status.success(),
         "the token before is not accepted any more"
     );
-    let run = start("--repo-token visible");
+    let run = start("--repo-token visible-to-all-users");
     assert!(run.err.contains("process list"), "{}", run.err);
-    good(&repos.client_with("visible", &["ls-remote", &url]));
-    let old = repos.client_with("another-token", &["ls-remote", &url]);
+    good(&repos.client_with("visible-to-all-users", &["ls-remote", &url]));
+    let old = repos.client_with("another-long-token", &["ls-remote", &url]);
     assert!(!old.status.success());
     let secrets = repos.site.run(&format!("server status --port {port}"));
     assert_eq!(secrets.code, 0);
@@ -333,7 +334,7 @@ fn what_is_served_stays_when_no_repository_can_be_prepared() {
         format!("{start} --repos --repos-dir nope --repo-token-file other"),
         "server publish --repos --repos-dir nope".to_owned(),
     ] {
-        std::fs::write(repos.site.env.work().join("other"), "another-token\n").unwrap();
+        std::fs::write(repos.site.env.work().join("other"), "another-long-token\n").unwrap();
         let run = repos.site.run(&line);
         assert_eq!(run.code, 1, "{line}: {}", run.out);
         let message = "No repository could be prepared.";
@@ -342,12 +343,19 @@ fn what_is_served_stays_when_no_repository_can_be_prepared() {
     }
     let plain = repos.site.run(&start);
     assert_eq!(plain.code, 0, "{}", plain.err);
-    assert!(!plain.err.contains("take effect now"), "{}", plain.err);
+    assert!(!plain.err.contains("runs already"), "{}", plain.err);
     let again = repos
         .site
         .run(&format!("{start} --repos --repos-dir repos --exclude tofu"));
     assert_eq!(again.code, 0, "{}", again.err);
-    assert!(again.err.contains("take effect now"), "{}", again.err);
+    assert!(!again.err.contains("runs already"), "{}", again.err);
+    let other = repos.site.run(&format!("{start} --bind 127.0.0.1"));
+    assert_eq!(other.code, 0, "{}", other.err);
+    assert!(
+        other.err.contains("was not restarted: `--bind` may not be"),
+        "{}",
+        other.err
+    );
     let excluded = repos.client(&["ls-remote", &repos.url("tofu")]);
     assert!(!excluded.status.success());
 
@@ -358,6 +366,24 @@ fn what_is_served_stays_when_no_repository_can_be_prepared() {
     assert!(check.out.contains("does not exist"), "{}", check.out);
     assert_eq!(repos.site.run(&start).code, 1);
     good(&repos.client(&["ls-remote", &repos.url("ansible")]));
+}
+
+#[test]
+fn commands_that_only_read_leave_the_copies_of_repositories_as_they_are() {
+    let repos = Repos::start("");
+    let url = repos.url("ansible");
+    let working = || good(&repos.client(&["ls-remote", &url, "refs/heads/_working"]));
+    let before = working();
+    let file = repos.site.env.work().join("repos/ansible/new file");
+    std::fs::write(file, "changed\n").unwrap();
+    for line in ["job list", "node list", "token list"] {
+        let run = repos.site.run(line);
+        assert_eq!(run.code, 0, "{line}: {}", run.err);
+        assert!(!run.err.contains("ansible"), "{line}: {}", run.err);
+        assert_eq!(working(), before, "{line}");
+    }
+    repos.site.run("server reload").good();
+    assert_ne!(working(), before);
 }
 
 #[test]

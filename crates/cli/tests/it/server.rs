@@ -246,6 +246,43 @@ fn a_server_of_another_site_is_not_taken_for_that_of_this_one() {
 }
 
 #[test]
+fn a_server_listens_on_the_port_of_the_url_that_other_commands_use() {
+    let site = Site::new();
+    // The variable names a port of this machine.
+    let started = site.run("server start --json").json();
+    assert_eq!(
+        started["port"].as_u64(),
+        Some(u64::from(site.port)),
+        "{started}"
+    );
+    let again = site.run("server start");
+    assert_eq!(again.code, 0, "{}", again.err);
+    let (code, status) = site.status();
+    assert_eq!(code, 0, "{status}");
+    site.run("server stop").good();
+    assert_eq!(site.status().0, 1);
+}
+
+#[test]
+fn a_command_reports_that_it_waits_for_a_server_that_does_not_answer() {
+    let site = Site::new();
+    let started = site.run("server start --json").json();
+    let pid = i32::try_from(started["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let mut command = site.command("node list");
+    command.stderr(std::process::Stdio::piped());
+    let mut listing = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let stderr = std::io::BufReader::new(listing.stderr.take().unwrap());
+    let first = std::io::BufRead::lines(stderr).next().unwrap().unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    let waiting = format!("Waiting for the server at https://127.0.0.1:{}.", site.port);
+    assert_eq!(first, waiting);
+    listing.wait().unwrap();
+    site.run("server stop").good();
+}
+
+#[test]
 fn a_run_that_was_killed_leaves_no_server_behind() {
     let site = Site::new();
     site.run("node list").good();

@@ -63,7 +63,10 @@ fn clone(host: &TestHost, published: &Path, address: &str) {
             .env("GIT_SSL_NO_VERIFY", "1")
             .env("GIT_CONFIG_COUNT", "3")
             .env("GIT_CONFIG_KEY_0", "http.extraHeader")
-            .env("GIT_CONFIG_VALUE_0", "Authorization: Bearer token-of-repos")
+            .env(
+                "GIT_CONFIG_VALUE_0",
+                "Authorization: Bearer token-of-repositories",
+            )
             .env("GIT_CONFIG_KEY_1", "user.name")
             .env("GIT_CONFIG_VALUE_1", "a")
             .env("GIT_CONFIG_KEY_2", "user.email")
@@ -75,7 +78,7 @@ fn clone(host: &TestHost, published: &Path, address: &str) {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     std::fs::create_dir(&directory).unwrap();
-    std::fs::write(directory.join("token"), "token-of-repos\n").unwrap();
+    std::fs::write(directory.join("token"), "token-of-repositories\n").unwrap();
     git("init -q -b main tofu");
     for text in ["one", "two"] {
         std::fs::write(directory.join("tofu/file"), text).unwrap();

@@ -277,7 +277,11 @@ impl SiteConfigurer {
                 "The server does not accept `{}` any more: it was revoked ({reason}).",
                 node.node
             ))
-            .hint("destroy and create it again"));
+            .hint(format!(
+                "homestak node enrol {} -M {} -H {} lets it enrol again",
+                node.node, node.manifest, node.host
+            ))
+            .hint("or destroy and create it again"));
         }
         Ok(status.enrolled.is_some())
     }

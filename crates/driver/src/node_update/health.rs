@@ -48,12 +48,14 @@ pub(super) async fn check(
 }
 
 /// Waits until a node is healthy: it was updated, and may still restart or correct drift. The error
-/// describes what is wrong with it.
+/// describes what is wrong with it; meanwhile it is reported whenever it changes.
 pub(super) async fn wait_for(
     runner: &JobRunner,
     node: &RecordedNode,
     before: &BTreeSet<String>,
+    report: &(dyn Fn(&str) + Sync),
 ) -> Result<(), String> {
+    let mut reported = String::new();
     let (begun, limit) = (monotonic(), runner.boot_limit());
     loop {
         let left = limit.saturating_sub(monotonic().saturating_sub(begun));
@@ -72,6 +74,10 @@ pub(super) async fn wait_for(
         };
         if monotonic().saturating_sub(begun) + PAUSE >= limit {
             return Err(why);
+        }
+        if why != reported {
+            report(&why);
+            reported = why;
         }
         tokio::time::sleep(PAUSE).await;
     }

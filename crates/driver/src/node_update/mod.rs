@@ -6,5 +6,5 @@ mod health;
 mod plan;
 mod run;
 
-pub use plan::{StagedUpdate, UpdateLock, UpdateRequest};
+pub use plan::{Asking, StagedUpdate, UpdateLock, UpdateRequest};
 pub use run::{UpdateEvent, UpdateObserver};

@@ -112,15 +112,24 @@ async fn recorded(job: &Job) -> Result<Vec<RecordedNode>, DriverError> {
     Ok(nodes::all(journal.as_ref(), session, &which).await?.list)
 }
 
+/// The progress of asking nodes what they would update.
+#[derive(Clone, Copy, Debug)]
+pub enum Asking<'n> {
+    /// The nodes are asked.
+    Begun,
+    /// The node of this name has answered.
+    Answered(&'n str),
+}
+
 impl StagedUpdate {
-    /// Plans an update of the nodes of a manifest. Calls `before_asking` unless all nodes are left
-    /// out. Without a lock it cannot be executed safely: a node may be replaced meanwhile.
+    /// Plans an update of the nodes of a manifest. Reports the progress of asking the nodes, unless all
+    /// are left out. Without a lock it cannot be executed safely: a node may be replaced meanwhile.
     pub async fn plan(
         job: &Job,
         request: UpdateRequest,
         lock: Option<&UpdateLock>,
         observe: &JobObserver,
-        before_asking: &(dyn Fn() + Sync),
+        asking: &(dyn Fn(Asking<'_>) + Sync),
     ) -> Result<Self, DriverError> {
         let resolved = &job.resolved;
         let known = || resolved.nodes.iter().map(|node| node.name.as_str());
@@ -147,11 +156,11 @@ impl StagedUpdate {
             .iter()
             .any(|node| node.entry.state == NodeUpdateState::Planned)
         {
-            before_asking();
+            asking(Asking::Begun);
         }
         // As for an update: a node that was destroyed meanwhile never reports the end of its job.
         let patient = runner.clone().with_silence(runner.boot_limit() * 2);
-        ask(&patient, &request, &mut nodes, observe).await;
+        ask(&patient, &request, &mut nodes, (observe, asking)).await;
         let at_once = request.at_once.unwrap_or_else(|| at_once(resolved));
         let depths = nodes.iter().enumerate();
         let planned = depths.filter(|(_, node)| node.entry.state == NodeUpdateState::Planned);
@@ -356,7 +365,7 @@ async fn ask(
     runner: &JobRunner,
     request: &UpdateRequest,
     nodes: &mut [UpdateNode],
-    observe: &JobObserver,
+    (observe, asking): (&JobObserver, &(dyn Fn(Asking<'_>) + Sync)),
 ) {
     let permits = Arc::new(Semaphore::new(ASKED));
     let mut asked = JoinSet::new();
@@ -379,6 +388,9 @@ async fn ask(
         // A task that panicked is logged, and the program fails at its end.
         let Ok((nth, result)) = done else { continue };
         let entry = &mut nodes[nth].entry;
+        if result.is_ok() {
+            asking(Asking::Answered(&entry.node));
+        }
         match result {
             Ok(done) => {
                 let outcome = done

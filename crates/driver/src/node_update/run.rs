@@ -224,7 +224,8 @@ async fn update(
     };
     if end.state == NodeUpdateState::Updated {
         doing("waiting until it is healthy");
-        if let Err(why) = health::wait_for(runner, node, &before).await {
+        let report = |why: &str| doing(&format!("waiting until it is healthy: {why}"));
+        if let Err(why) = health::wait_for(runner, node, &before, &report).await {
             (end.state, end.message) = (NodeUpdateState::Unhealthy, Some(why));
         }
     }

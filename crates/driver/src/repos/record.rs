@@ -15,6 +15,8 @@ use crate::error::DriverError;
 const RECORD: &str = "repos.json";
 /// The file with the token, if none is given.
 const TOKEN: &str = "repo-token";
+/// The shortest token: as long as the shortest secret of a webhook.
+const MIN_TOKEN_BYTES: usize = 16;
 /// The longest token.
 const TOKEN_BYTES: usize = 1024;
 
@@ -149,17 +151,48 @@ impl RepoRecord {
 fn checked<'t>(text: &'t str, named: &str) -> Result<&'t str, DriverError> {
     let token = text.trim();
     if token.is_empty() {
-        return Err(
-            DriverError::usage(format!("The token for repositories in {named} is empty."))
-                .hint("without a token option, a random token is generated"),
-        );
+        return Err(DriverError::failed(format!(
+            "The token for repositories in {named} is empty."
+        ))
+        .hint("without a token option, a random token is generated"));
     }
     let is_plain = token.len() <= TOKEN_BYTES && token.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_plain {
-        return Err(DriverError::usage(format!(
+        return Err(DriverError::failed(format!(
             "The token for repositories in {named} must be one line of at most {TOKEN_BYTES} \
              visible ASCII characters."
         )));
     }
+    if token.len() < MIN_TOKEN_BYTES {
+        return Err(DriverError::failed(format!(
+            "The token for repositories in {named} is too short: it must have at least \
+             {MIN_TOKEN_BYTES} characters."
+        ))
+        .hint("without a token option, a random token is generated"));
+    }
     Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_has_a_least_length() {
+        for (token, is_good) in [
+            ("", false),
+            ("x", false),
+            ("fifteen-letters", false),
+            ("sixteen-letters!\n", true),
+            ("sixteen letters!", false),
+        ] {
+            assert_eq!(checked(token, "a test").is_ok(), is_good, "{token}");
+        }
+        let short = checked("x", "`--repo-token`").expect_err("too short");
+        assert!(
+            short.message.contains("at least 16 characters"),
+            "{}",
+            short.message
+        );
+    }
 }

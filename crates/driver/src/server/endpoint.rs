@@ -61,6 +61,18 @@ impl ServerEndpoint {
         host_of(&url_of_site(session, settings)?)
     }
 
+    /// Returns the port in the URL that is set for the server of a site, if the URL is of this machine.
+    /// It may wait for a name server.
+    pub fn port_in_url(
+        session: &Session,
+        settings: &DriverSettings,
+    ) -> Result<Option<u16>, DriverError> {
+        match url_of_site(session, settings) {
+            Some(url) => Ok(Self::from_url(&url)?.port()),
+            None => Ok(None),
+        }
+    }
+
     fn from_url(url: &str) -> Result<Self, DriverError> {
         let wrong = |why: &str| {
             DriverError::usage(format!("The server's URL `{url}` cannot be used: {why}."))

@@ -34,6 +34,9 @@ const RELOAD_TIME: Duration = Duration::from_secs(2);
 /// How long a server that ends with its last user may take to end: its grace period, and some more.
 const END_TIME: Duration = Duration::from_secs(15);
 
+/// How long an operator's command waits for the server without a message.
+const SILENT_TIME: Duration = Duration::from_secs(2);
+
 /// The server of a site for one process. Nothing is opened before it is needed.
 pub struct ServerLease {
     pub(super) session: Arc<Session>,
@@ -41,6 +44,7 @@ pub struct ServerLease {
     site: OnceLock<Arc<SiteServer>>,
     used: Mutex<Used>,
     opened: Timestamp,
+    keeps_repos: bool,
 }
 
 /// What this process holds.
@@ -61,6 +65,16 @@ impl ServerLease {
             settings: settings.clone(),
             site: OnceLock::new(),
             used: Mutex::default(),
+            keeps_repos: false,
+        }
+    }
+
+    /// Uses the server of a site for a command that only reads the server's records, or changes only
+    /// these: the published copies of repositories stay as they are.
+    pub fn for_records(session: Arc<Session>, settings: &DriverSettings) -> Self {
+        Self {
+            keeps_repos: true,
+            ..Self::new(session, settings)
         }
     }
 
@@ -120,6 +134,24 @@ impl ServerLease {
     /// Returns a server that serves the site; starts one if there is none. It stays until this
     /// process ends.
     pub async fn client(&self) -> Result<ServerClient, DriverError> {
+        if !self.keeps_repos {
+            return self.obtain().await;
+        }
+        let mut obtained = std::pin::pin!(self.obtain());
+        tokio::select! {
+            // Cancel safety: not dropped before it has ended.
+            done = &mut obtained => return done,
+            // Cancel safety: only waited for.
+            () = tokio::time::sleep(SILENT_TIME) => {}
+        }
+        let url = self.site().await?.url();
+        self.session
+            .notices
+            .notice(&format!("Waiting for the server at {url}."));
+        obtained.await
+    }
+
+    async fn obtain(&self) -> Result<ServerClient, DriverError> {
         let mut used = self.used.lock().await;
         if let Some(client) = &used.client
             && client.is_healthy().await
@@ -151,9 +183,10 @@ impl ServerLease {
     pub(super) async fn publish_site(&self) -> Result<(), DriverError> {
         let (site, settings) = (self.site().await?, self.settings.clone());
         let notices = self.session.notices.clone();
+        let keeps_repos = self.keeps_repos;
         // Cancel safety: each file, and each copy of a repository, is replaced whole.
         run_blocking(move || {
-            if let Some(report) = site.refresh_repos(&settings)? {
+            if !keeps_repos && let Some(report) = site.refresh_repos(&settings)? {
                 let lines = report.changes().into_iter().chain(report.warnings());
                 lines.for_each(|line| notices.notice(&line));
             }

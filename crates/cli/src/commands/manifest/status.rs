@@ -206,9 +206,12 @@ fn show(head: &RunSummary, state: &RunStatus, offline: bool, printer: &Printer) 
             printer.message(&format!(
                 "{last} {how}; homestak manifest resume {with} continues it."
             ));
-            printer.hint(&format!(
-                "if the manifest, a spec or an image was changed: {again}"
-            ));
+            // What is destroyed is what the records show.
+            if head.verb != "destroy" {
+                printer.hint(&format!(
+                    "if the manifest, a spec or an image was changed: {again}"
+                ));
+            }
         }
         (None, _) => printer.message(&format!("{last}: {}.", outcome_name(head))),
     }

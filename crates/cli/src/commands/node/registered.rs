@@ -8,9 +8,10 @@ use homestak_api::publication::DESTROYED;
 use homestak_api::v1::kind;
 use homestak_api::v1::node_status::{NodeDetail, NodeStatus, Nodes};
 use homestak_api::v1::report::{ReceivedReport, ReportState};
-use homestak_driver::DriverError;
-use homestak_driver::nodes;
+use homestak_core::doc::manifest::Mode;
+use homestak_driver::nodes::{self, RecordedNode};
 use homestak_driver::server::{self, ServerClient, ServerLease};
+use homestak_driver::{DriverError, journal, run_blocking};
 
 use super::super::agree;
 use super::Outcome;
@@ -31,14 +32,14 @@ pub(in crate::commands) fn run(
     match command {
         NodeCommand::List => with_client(settings, async |_, client| list(&client, printer).await),
         NodeCommand::Show(node) => with_client(settings, async |_, client| {
-            show(&client, node, printer).await
+            show(&client, node, settings, printer).await
         }),
         NodeCommand::Job(args) => super::job::run(args, settings, printer),
         NodeCommand::Update(args) => super::update::run(args, settings, printer),
         NodeCommand::Enrol { node, yes } => enrol(node, *yes, settings, printer),
         NodeCommand::Revoke { node, reason, yes } => {
             with_client(settings, async |lease, client| {
-                let found = find(&client, node).await?;
+                let found = find(&client, node, settings).await?;
                 let question = format!("Revoke the certificate of `{}`?", found.name);
                 agree(*yes, &question, printer).await?;
                 let revoked = lease.revoke(&client, &found.uuid, reason).await?;
@@ -58,7 +59,7 @@ fn with_client(
     settings: &Settings,
     work: impl AsyncFnOnce(&ServerLease, ServerClient) -> Outcome,
 ) -> Outcome {
-    let lease = ServerLease::new(Arc::new(settings.session()?), &settings.driver);
+    let lease = ServerLease::for_records(Arc::new(settings.session()?), &settings.driver);
     block_on(async { work(&lease, lease.client().await?).await })?
 }
 
@@ -137,8 +138,13 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-async fn show(client: &ServerClient, node: &NodeArgs, printer: &Printer) -> Outcome {
-    let node = find(client, node).await?;
+async fn show(
+    client: &ServerClient,
+    node: &NodeArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let node = find(client, node, settings).await?;
     let reports = client.reports(&node.uuid, 0, Duration::ZERO).await?.reports;
     let jobs = match client.node_jobs(&node.uuid).await {
         Ok(jobs) => jobs,
@@ -222,6 +228,7 @@ fn line(received: &ReceivedReport) -> String {
 pub(in crate::commands) async fn find(
     client: &ServerClient,
     args: &NodeArgs,
+    settings: &Settings,
 ) -> Result<NodeStatus, DriverError> {
     let nodes = client.nodes().await?;
     let is_meant = |node: &&NodeStatus| {
@@ -238,21 +245,66 @@ pub(in crate::commands) async fn find(
     match found[..] {
         [one] => Ok(one.clone()),
         [] => {
-            let names = nodes.iter().map(|node| node.name.as_str());
-            let unknown = DriverError::unknown("enrolled node", &args.node, names);
-            // Without any, the hint would be about the site.
-            let hints = match nodes.is_empty() {
-                true => Vec::new(),
-                false => unknown.hints,
-            };
-            Err(DriverError { hints, ..unknown }
-                .hint("homestak node list shows the nodes that the server knows"))
+            let recorded = recorded(args, settings).await;
+            Err(unknown(args, &nodes, &recorded))
         }
         _ => Err(
             DriverError::usage(format!("Several nodes are called `{}`.", args.node))
                 .hint("add -M NAME or -H HOST, or use the UUID that homestak node list shows"),
         ),
     }
+}
+
+/// Returns the recorded nodes of this name with their mode. Only hints depend on it.
+async fn recorded(args: &NodeArgs, settings: &Settings) -> Vec<(RecordedNode, Option<Mode>)> {
+    let driver = settings.driver.clone();
+    // Cancel safety: only opened.
+    let opened = run_blocking(move || journal(&driver)).await;
+    let (Ok(journal), Ok(session)) = (opened, settings.session()) else {
+        return Vec::new();
+    };
+    let found = nodes::all(&*journal, &session, &args.selector()).await;
+    let found = found.map(|found| found.list).unwrap_or_default();
+    let found = found.into_iter().filter(|node| node.name() == args.node);
+    let mode = |node: &RecordedNode| node.record.configured.as_ref()?.mode;
+    let with_mode = |node: RecordedNode| {
+        let mode = mode(&node);
+        (node, mode)
+    };
+    found.map(with_mode).collect()
+}
+
+/// Makes the error for a node that the server does not know. Another name is suggested only if there
+/// is no node of this name.
+fn unknown(
+    args: &NodeArgs,
+    nodes: &[NodeStatus],
+    recorded: &[(RecordedNode, Option<Mode>)],
+) -> DriverError {
+    let name = &args.node;
+    let names = nodes.iter().map(|node| node.name.as_str());
+    let unknown = DriverError::unknown("enrolled node", name, names);
+    let of_others = nodes.iter().filter(|node| node.name == *name).map(|node| {
+        let (manifest, host) = (job::line(&node.manifest), job::line(&node.host));
+        format!("the server knows `{name}` of another manifest or host: -M {manifest} -H {host}")
+    });
+    let not_enrolled = recorded.iter().map(|(node, mode)| match mode {
+        Some(Mode::Push) => format!(
+            "`{name}` ({}) is configured in the mode `push`, and does not enrol",
+            node.options()
+        ),
+        Some(Mode::Pull | Mode::Hybrid) | None => format!(
+            "`{name}` ({}) exists, and the server does not know it",
+            node.options()
+        ),
+    });
+    let mut hints: Vec<String> = of_others.chain(not_enrolled).collect();
+    // Without any enrolled node, the hint would be about the site.
+    if hints.is_empty() && !nodes.is_empty() {
+        hints.clone_from(&unknown.hints);
+    }
+    DriverError { hints, ..unknown }
+        .hint("homestak node list shows the nodes that the server knows")
 }
 
 /// Returns the state of a node. One without a published spec can do nothing, whether its guest was
@@ -299,5 +351,32 @@ mod tests {
             assert_eq!(of(None, enrolled, Some("stolen")), "revoked");
             assert_eq!(of(Some(7), enrolled, Some(DESTROYED)), "revoked");
         }
+    }
+
+    #[test]
+    fn another_name_is_suggested_only_if_no_node_has_this_one() {
+        let node = |name: &str| -> NodeStatus {
+            let node = json!({
+                "uuid": "u", "name": name, "manifest": "lab", "host": "local",
+                "generation": 7, "enrolled": 1, "certificate_expires": null,
+                "revoked": null, "revoke_reason": null, "address": null,
+                "agent": null, "last_contact": null,
+            });
+            serde_json::from_value(node).expect("a node")
+        };
+        let hints = |name: &str| {
+            let args = NodeArgs {
+                node: name.to_owned(),
+                manifest: Some("other".to_owned()),
+                host: None,
+            };
+            unknown(&args, &[node("git-1"), node("p-pull")], &[]).hints[0].clone()
+        };
+        let same = hints("git-1");
+        assert!(
+            same.ends_with("of another manifest or host: -M lab -H local"),
+            "{same}"
+        );
+        assert_eq!(hints("git-2"), "did you mean `git-1`?");
     }
 }

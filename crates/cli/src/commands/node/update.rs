@@ -10,7 +10,7 @@ use homestak_api::v1::node_update::{JobRoute, NodeUpdate, NodeUpdateEntry, NodeU
 use homestak_driver::error::count;
 use homestak_driver::job::Job;
 use homestak_driver::node_job::{ABANDON_TIME, JobEvent, JobObserver, JobRunner};
-use homestak_driver::node_update::{StagedUpdate, UpdateEvent, UpdateLock, UpdateObserver};
+use homestak_driver::node_update::{Asking, StagedUpdate, UpdateEvent, UpdateLock, UpdateObserver};
 use homestak_driver::{DriverError, ErrorKind};
 
 use super::super::agree;
@@ -93,9 +93,12 @@ async fn prepare(
         true => None,
         false => Some(UpdateLock::take(job, &args.request()).await?),
     };
-    let before = || printer.message("Asking the nodes what they would update.");
+    let asking = |event: Asking<'_>| match event {
+        Asking::Begun => printer.message("Asking the nodes what they would update."),
+        Asking::Answered(node) => printer.message(&format!("{node}: answered")),
+    };
     let observe = record_jobs(queued);
-    let staged = StagedUpdate::plan(job, args.request(), lock.as_ref(), &observe, &before).await?;
+    let staged = StagedUpdate::plan(job, args.request(), lock.as_ref(), &observe, &asking).await?;
     let plan = staged.output(true);
     let Some(lock) = lock else {
         show(&plan, printer);
@@ -210,7 +213,9 @@ fn observer(printer: &Printer) -> UpdateObserver {
             UpdateEvent::Batch { number, of, nodes } => {
                 printer.message(&format!("Batch {number} of {of}: {}.", nodes.join(", ")));
             }
-            UpdateEvent::Node { node, doing } => printer.message(&format!("{node}: {doing}")),
+            UpdateEvent::Node { node, doing } => {
+                printer.message(&format!("{node}: {}", line(&doing)));
+            }
             UpdateEvent::Output { node, text } => {
                 let label = format!("{node} | ");
                 for line in buffers.entry(node).or_default().add(&text) {
@@ -244,11 +249,12 @@ fn finish(done: &NodeUpdate, printer: &Printer) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let is_not_started = |node: &&NodeUpdateEntry| node.state == NodeUpdateState::NotStarted;
-    let not_started = count(done.nodes.iter().filter(is_not_started).count(), "node");
+    let not_started = match done.nodes.iter().filter(is_not_started).count() {
+        0 => String::new(),
+        number => format!("; {} not started", count(number, "node")),
+    };
     let why = line(why);
-    printer.message(&format!(
-        "The update stopped, because {why}; {not_started} not started."
-    ));
+    printer.message(&format!("The update stopped, because {why}{not_started}."));
     printer.hint(
         match done.nodes.iter().any(|node| needs_attention(node.state)) {
             true => "correct the node, then repeat the command: it continues with what is left",

@@ -23,7 +23,7 @@ use crate::settings::Settings;
 use crate::ui::Printer;
 
 pub(super) fn run(args: &ServerStartArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let values = merged(args).map_err(|error| DriverError::failed(sentence(&error)))?;
+    let mut values = merged(args).map_err(|error| DriverError::failed(sentence(&error)))?;
     if values.port == 0 && !args.foreground {
         return Err(
             DriverError::usage("Port 0 can be used with `--foreground` only.")
@@ -40,8 +40,15 @@ pub(super) fn run(args: &ServerStartArgs, settings: &Settings, printer: &Printer
         }
         return serve::run(args, &values, settings, printer);
     }
-    let endpoint = ServerEndpoint::here_at(values.bind, values.port);
     let session = settings.session()?;
+    // Nodes and other commands use the port of the URL.
+    if args.port.is_none()
+        && values.port == ServerSettings::default().port
+        && let Some(port) = ServerEndpoint::port_in_url(&session, &settings.driver)?
+    {
+        values.port = port;
+    }
+    let endpoint = ServerEndpoint::here_at(values.bind, values.port);
     let patience = session.timeouts().of(Limit::Lock);
     let mut server = SiteServer::open(&session, &settings.driver, endpoint)?;
     if let Some(log) = &args.log {
@@ -98,7 +105,7 @@ pub(super) fn run(args: &ServerStartArgs, settings: &Settings, printer: &Printer
         ));
     }
     let started = (args, &values, report.as_ref());
-    let mut arguments = arguments(args, &server, settings);
+    let mut arguments = arguments((args, &values), &server, settings);
     if args.foreground {
         arguments.extend(foreground_arguments(args, settings));
         let announced = announcement(&result(started, &server, (None, true)))?;
@@ -187,7 +194,7 @@ async fn in_background(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let (args, values, report) = started;
+    let (args, _, report) = started;
     let client = server.client()?;
     let (pid, is_temporary) = match server::state(&server.files)? {
         ServerState::Running {
@@ -197,16 +204,14 @@ async fn in_background(
     };
     let is_healthy = client.is_healthy().await;
     if is_healthy && !is_temporary {
-        printer.message(match args.repos.repos || values.repos.serve {
-            true => {
-                "The server runs already: the options of repositories take effect now, others that \
-                 differ once it is stopped (`homestak server stop`) and started again."
-            }
-            false => {
-                "The server runs already: options that differ take effect once it is stopped \
-                 (`homestak server stop`) and started again."
-            }
-        });
+        let restart = restart_options(args);
+        if !restart.is_empty() {
+            printer.message(&format!(
+                "notice: the server runs already and was not restarted: {} may not be in effect\n  \
+                 `homestak server stop`, then the same command, starts it with these options",
+                restart.join(", ")
+            ));
+        }
         if report.is_some() {
             // It may not know the token or the repositories yet.
             client.reload().await?;
@@ -226,9 +231,25 @@ async fn in_background(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the options that are given and that only a server that starts reads.
+fn restart_options(args: &ServerStartArgs) -> Vec<&'static str> {
+    let options = [
+        ("`--bind`", args.bind.is_some()),
+        ("`--cert`", args.cert.is_some()),
+        ("`--settings`", args.settings.is_some()),
+        ("`--log`", args.log.is_some()),
+    ];
+    let given = options.into_iter().filter(|(_, is_given)| *is_given);
+    given.map(|(name, _)| name).collect()
+}
+
 /// Returns the arguments of the process that listens. It opens no site: none of its secrets may be in
 /// the memory of a process that anyone can connect to.
-fn arguments(args: &ServerStartArgs, server: &SiteServer, settings: &Settings) -> Vec<OsString> {
+fn arguments(
+    (args, values): (&ServerStartArgs, &ServerSettings),
+    server: &SiteServer,
+    settings: &Settings,
+) -> Vec<OsString> {
     let mut all = server.files.arguments();
     all.push("--publish-on-hangup".into());
     let mut add = |flag: &str, value: Option<OsString>| {
@@ -237,7 +258,11 @@ fn arguments(args: &ServerStartArgs, server: &SiteServer, settings: &Settings) -
         }
     };
     let absolute = |path: &PathBuf| std::path::absolute(path).ok().map(OsString::from);
-    add("--port", args.port.map(|port| port.to_string().into()));
+    // Also one of the URL; the port of a settings file stays one that a reload compares.
+    let is_of_file = args.port.is_none() && args.settings.is_some();
+    let is_default = values.port == ServerSettings::default().port;
+    let port = (!is_default || !is_of_file).then_some(values.port);
+    add("--port", port.map(|port| port.to_string().into()));
     add("--bind", args.bind.map(|bind| bind.to_string().into()));
     add("--cert", args.cert.as_ref().and_then(absolute));
     add("--key", args.key.as_ref().and_then(absolute));
