@@ -337,6 +337,8 @@ mod tests {
         fs_err::write(&files.pid, "1\n").expect("written");
         assert_eq!(state(&files).expect("known"), ServerState::Stopped);
         assert!(!stop(&files).expect("nothing to stop"));
+        assert!(!files.pid.exists(), "a stale file is removed");
+        fs_err::write(&files.pid, "1\n").expect("written");
         let held = fs_err::File::open(&files.pid).expect("open");
         held.file().lock().expect("locked");
         // The process that holds the lock counts, whatever the file contains.
