@@ -292,6 +292,9 @@ fn a_token_is_kept_replaced_and_never_empty() {
     let run = start("--repo-token-file token");
     assert!(run.good().contains("tofu"));
     good(&repos.client_with("another-long-token", &["ls-remote", &url]));
+    std::fs::write(&file, "\n").unwrap();
+    assert_eq!(repos.site.run("server reload").code, 1);
+    std::fs::write(&file, "another-long-token\n").unwrap();
     let old = repos.client_with(&first, &["ls-remote", &url]);
     assert!(
         !old.status.success(),

@@ -158,6 +158,25 @@ fn two_interrupts_abort_at_once_and_a_later_run_replaces_the_run() {
 }
 
 #[test]
+fn after_an_interrupted_destroy_a_changed_manifest_is_no_reason_to_destroy_again() {
+    let host = TestPve::quick();
+    host.workers(1, "");
+    host.run(&APPLY[..6]).good();
+    let destroy = [
+        "manifest", "destroy", "-M", "workers", "-H", "father", "--yes",
+    ];
+    let mut command = host.command(&destroy);
+    command.env("HOMESTAK_CRASH_AT", "6").output().unwrap();
+    let status = host.run(&["manifest", "status", "-M", "workers", "-H", "father"]);
+    assert!(
+        status.err.contains("homestak manifest resume"),
+        "{}",
+        status.err
+    );
+    assert!(!status.err.contains("was changed"), "{}", status.err);
+}
+
+#[test]
 fn an_interrupt_between_the_runs_of_a_test_ends_the_test() {
     let host = TestPve::quick();
     host.workers(1, "");

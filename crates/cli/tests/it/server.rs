@@ -264,6 +264,23 @@ fn a_server_listens_on_the_port_of_the_url_that_other_commands_use() {
 }
 
 #[test]
+fn stopping_removes_the_pid_file_of_a_server_that_was_killed() {
+    let site = Site::new();
+    let started = site.run("server start --json").json();
+    let pid = i32::try_from(started["pid"].as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    site.has_ended();
+    let file = format!("state/server-{}.pid", site.port);
+    let file = site.env.work().join(file);
+    assert!(file.exists());
+    let run = site.run("server stop");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(run.err.contains("is not running"), "{}", run.err);
+    assert!(!file.exists());
+}
+
+#[test]
 fn a_command_reports_that_it_waits_for_a_server_that_does_not_answer() {
     let site = Site::new();
     let started = site.run("server start --json").json();

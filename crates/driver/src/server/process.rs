@@ -225,6 +225,7 @@ pub(crate) fn send_reload(files: &ServerFiles) -> Result<(), DriverError> {
 /// is then killed. Returns whether one ran. It waits: never call it on the runtime.
 pub fn stop(files: &ServerFiles) -> Result<bool, DriverError> {
     let ServerState::Running { pid, grace, .. } = state(files)? else {
+        remove_stale(&files.pid);
         return Ok(false);
     };
     let grace = Duration::from_secs(grace.unwrap_or(DEFAULT_GRACE).into()) + EXTRA;
@@ -258,6 +259,20 @@ pub fn stop(files: &ServerFiles) -> Result<bool, DriverError> {
     }
     let message = format!("Process {} does not end.", process.as_raw_nonzero());
     Err(DriverError::failed(message))
+}
+
+/// Removes the PID file of a server that was killed. If it cannot be removed, it does not count anyway.
+fn remove_stale(path: &Path) {
+    let Ok(file) = fs_err::OpenOptions::new().write(true).open(path) else {
+        return;
+    };
+    // A server that starts locks the file, and then requires that it is still the one at this path.
+    let is_same = |of: &std::fs::Metadata| {
+        fs_err::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (of.dev(), of.ino()))
+    };
+    if file.file().try_lock().is_ok() && file.metadata().is_ok_and(|of| is_same(&of)) {
+        _ = fs_err::remove_file(path);
+    }
 }
 
 /// Makes the error for a server that ended while it started, with the error that it printed.
@@ -322,6 +337,8 @@ mod tests {
         fs_err::write(&files.pid, "1\n").expect("written");
         assert_eq!(state(&files).expect("known"), ServerState::Stopped);
         assert!(!stop(&files).expect("nothing to stop"));
+        assert!(!files.pid.exists(), "a stale file is removed");
+        fs_err::write(&files.pid, "1\n").expect("written");
         let held = fs_err::File::open(&files.pid).expect("open");
         held.file().lock().expect("locked");
         // The process that holds the lock counts, whatever the file contains.
