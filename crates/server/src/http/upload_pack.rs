@@ -45,11 +45,11 @@ const MAX_PROCESSES_PER_ADDRESS: usize = 2;
 const MAX_REQUEST: usize = 1 << 20;
 /// How long sending may take.
 const PROCESS_TIMEOUT: Duration = Duration::from_secs(3600);
-/// What a client must read while output waits for it, in bytes, within a time: otherwise it could hold
-/// a process for an hour.
+/// How much a client must read while output waits for it, in bytes, within [`MIN_READ_TIME`]: otherwise
+/// it could hold a process for an hour.
 const MIN_READ: usize = 480 << 10;
 const MIN_READ_TIME: Duration = Duration::from_secs(30);
-/// How often a client is looked at that reads less than git prints.
+/// How often the progress of a client is checked that reads less than git prints.
 const PAUSE: Duration = Duration::from_millis(2);
 /// How much output is in memory for each client: the pieces, and how many of them wait.
 const CHUNK: usize = 64 << 10;
