@@ -86,8 +86,15 @@ const GIT_FILE: u64 = 64 << 20;
 /// The most processor time of git, in seconds.
 const GIT_PROCESSOR: u64 = 60;
 
-/// Ends git with the thread that waits for it: nobody would end it after the server was killed.
-const ENDING: [&str; 3] = ["setpriv", "--pdeathsig=KILL", "--"];
+/// Returns the program that ends git with the thread that waits for it: nobody would end it after the
+/// server was killed. Only for root: systemd ends all processes of the unit, whose filter of system calls
+/// does not allow what `setpriv` does.
+fn ending() -> &'static [&'static str] {
+    match rustix::process::geteuid().is_root() {
+        true => &["setpriv", "--pdeathsig=KILL", "--"],
+        false => &[],
+    }
+}
 
 /// Returns the limits of git, of memory in bytes.
 fn limits(memory: u64) -> Vec<String> {
@@ -108,7 +115,7 @@ pub(crate) fn limited_git(memory: u64, more: &[&str]) -> Command {
     command
         .args(["-n", "10", limit::LIMITED])
         .args(limits(memory))
-        .args(ENDING)
+        .args(ending())
         .arg("git")
         .process_group(0);
     for (name, value) in ALONE {
@@ -176,7 +183,7 @@ pub(crate) fn upload_pack(copy: &Path, protocol: Option<&str>, more: &[&str]) ->
 fn command() -> Command {
     let mut command = Command::new(limit::LIMITED);
     environment::clean(&mut command, &[]);
-    command.args(limits(READ_MEMORY)).args(ENDING).arg("git");
+    command.args(limits(READ_MEMORY)).args(ending()).arg("git");
     for (name, value) in ALONE {
         command.env(name, value);
     }
