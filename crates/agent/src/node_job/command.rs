@@ -183,17 +183,21 @@ mod tests {
         }
     }
 
+    fn check() -> NodeJob {
+        NodeJob {
+            id: "0".repeat(32),
+            kind: JobKind::Check,
+            options: JobOptions::default(),
+            time_limit: 60,
+        }
+    }
+
     #[test]
     fn the_same_id_returns_the_recorded_outcome_and_executes_nothing() {
         let root = tempfile::tempdir().expect("a directory");
         let records = Records::new(root.path().to_owned());
         let mut executor = FakeExecutor { n_executed: 0 };
-        let mut job = NodeJob {
-            id: "0".repeat(32),
-            kind: JobKind::Check,
-            options: JobOptions::default(),
-            time_limit: 60,
-        };
+        let mut job = check();
         for _ in 0..3 {
             let outcome = carry_out(&records, &job, &mut executor, &mut |_| ());
             assert_eq!(outcome.expect("an outcome"), refused("not today"));
@@ -225,12 +229,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let records = Records::new(root.path().to_owned());
         let mut executor = FakeExecutor { n_executed: 0 };
-        let mut job = NodeJob {
-            id: "0".repeat(32),
-            kind: JobKind::Check,
-            options: JobOptions::default(),
-            time_limit: 60,
-        };
+        let mut job = check();
         let message = |outcome: Result<JobOutcome, AgentError>| {
             let outcome = outcome.expect("an outcome");
             assert_eq!(outcome.state, JobState::Refused);
